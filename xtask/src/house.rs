@@ -261,7 +261,7 @@ mod tests {
             "//! Nobody.\npub use a::{B, C};\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\n";
         let tree = Tree::of(&[
             ("crates/headwater/src/lib.rs", lib),
-            ("crates/headwater/src/store.rs", "pub trait Delivery {\n    fn claim(&self);\n}\n"),
+            ("crates/headwater/src/store/delivery.rs", "pub trait Delivery {\n    fn claim(&self);\n}\n"),
             ("crates/headwater/src/store/sqlite/migrations/0001_a.sql", "-- Told.\n"),
             ("README.md", "Look.\n"),
         ]);

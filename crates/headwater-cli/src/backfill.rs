@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use headwater::Headwater;
+use headwater::maintenance::Job;
 use headwater::store::{Backfill, BackfillLimits, BackfillPace, BackfillState};
-use headwater::{Headwater, Job, Tracking};
+use headwater::topic::Tracking;
 use serde_json::json;
 
 use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, GroupArgs, Output};

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use headwater::{Headwater, Job};
+use headwater::Headwater;
+use headwater::maintenance::Job;
 use serde_json::json;
 
 use crate::args::{Global, MaintainArgs, Output};

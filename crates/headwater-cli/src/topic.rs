@@ -5,8 +5,9 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use headwater::maintenance::Job;
 use headwater::store::{Progress, Topic, TopicStatus};
-use headwater::{Headwater, Job, TopicSettings};
+use headwater::{Headwater, TopicSettings};
 use serde_json::{Value, json};
 
 use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
@@ -41,7 +42,7 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
 }
 
 async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) -> Result<()> {
-    let pub_sub = args.pub_sub || args.settings.semantics == Some(headwater::Semantics::PubSub);
+    let pub_sub = args.pub_sub || args.settings.semantics == Some(headwater::topic::Semantics::PubSub);
     let base = match args.preset {
         Some(preset) => TopicSettings::preset(preset),
         None if pub_sub => TopicSettings::pub_sub(),
@@ -49,10 +50,10 @@ async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) 
     };
     let mut settings = settings::changed(&base, &args.settings)?;
     if args.pub_sub {
-        settings.semantics = headwater::Semantics::PubSub;
+        settings.semantics = headwater::topic::Semantics::PubSub;
     }
     if args.ordered {
-        settings.ordering = headwater::Ordering::Key;
+        settings.ordering = headwater::topic::Ordering::Key;
     }
     let topic = headwater.topic(&args.name).settings(settings).create().await?;
     print_topic(global, &topic)

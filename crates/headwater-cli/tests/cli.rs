@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use headwater::Headwater;
 use headwater::settle::Verdict;
-use headwater::{Headwater, Owner};
+use headwater::store::Owner;
 
 #[path = "cli/deaths.rs"]
 mod deaths;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use headwater::Tracking;
+use headwater::topic::Tracking;
 use rand::RngExt;
 
 use crate::check::{self, Ground, Judged, OWN_POSTGRES, Place, Run};

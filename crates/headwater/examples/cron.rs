@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use headwater::{Context, CronJob, Headwater, Json, Missed};
+use headwater::cron::{CronJob, Missed};
+use headwater::{Context, Headwater, Json};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 

@@ -24,7 +24,8 @@ pub use protobuf::Protobuf;
 /// A payload type that a handler can take: decoded from a message.
 ///
 /// ```
-/// use headwater::{Decode, DecodeError, Message};
+/// use headwater::Message;
+/// use headwater::codec::{Decode, DecodeError};
 ///
 /// struct Line(Vec<String>);
 ///
@@ -49,7 +50,8 @@ pub trait Decode: Sized {
 /// [`String`], to set other fields of the message a [`NewMessage`].
 ///
 /// ```
-/// use headwater::{IntoMessage, Json};
+/// use headwater::Json;
+/// use headwater::codec::IntoMessage;
 ///
 /// #[derive(serde::Serialize)]
 /// struct Order { id: u64 }
@@ -71,7 +73,8 @@ impl Message {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// use headwater::{Headwater, IntoMessage, Json};
+    /// use headwater::{Headwater, Json};
+    /// use headwater::codec::IntoMessage;
     ///
     /// #[derive(serde::Serialize, serde::Deserialize)]
     /// struct Order { id: u64 }

@@ -12,7 +12,6 @@ use crate::backfill::{BackfillPace, drive};
 use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::handler::{Context, Filter, Handler, HandlerResult, Handling, Identity};
-use crate::lease::{GroupLimits, RateLimit};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{CLAIM_MESSAGES_MAX, DELAY_MAX};
 use crate::message::Message;
@@ -42,13 +41,14 @@ pub(crate) mod runtime;
 mod settings;
 mod settler;
 mod standing;
-mod step;
+pub(crate) mod step;
 #[cfg(all(test, feature = "sqlite"))]
 pub(crate) mod tests;
 mod transaction;
 mod work;
 mod worker;
 
+pub use crate::lease::{GroupLimits, RateLimit};
 pub use batch::Batch;
 use group::Group;
 use member::{Member, Members};
@@ -58,7 +58,7 @@ use runtime::Runtime;
 use settings::GroupSettings;
 pub use standing::EndReason;
 pub(crate) use standing::Standing;
-pub use step::Stepper;
+use step::Stepper;
 
 /// Default limit of messages buffered or being handled, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -334,9 +334,10 @@ impl Groups {
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use super::*;
+    use crate::Headwater;
     use crate::backfill::BackfillState;
+    use crate::maintenance::Job;
     use crate::settle::Verdict;
-    use crate::{Headwater, Job};
 
     #[tokio::test]
     async fn a_backfill_with_nothing_to_do_leaves_others_alone() {

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::groups::Groups;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
-use crate::maintain::{Maintenance, MaintenancePreset};
+use crate::maintenance::{Maintenance, MaintenancePreset};
 use crate::message::{Message, Offset};
 use crate::observe::metrics::Registry;
 use crate::publish::Producer;

@@ -43,7 +43,7 @@
 //!
 //! # Publishing
 //! A [`Producer`] returns once a message is durable. Sends that arrive while another is in flight share the next
-//! statement. [`IntoMessage`] lists what can be sent: a reference to any serializable value is sent as JSON.
+//! statement. What can be sent is in [`codec::IntoMessage`]: a reference to anything serializable is JSON.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -95,8 +95,8 @@
 //! # let _ = (one, many, once);
 //! ```
 //!
-//! [`ConsumerBuilder::member`] is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL.
-//! Programs with their own loop take batches from [`ConsumerBuilder::open`].
+//! [`ConsumerBuilder::member`](consumer::ConsumerBuilder::member) is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL. Programs
+//! with their own loop take batches from [`ConsumerBuilder::open`](consumer::ConsumerBuilder::open).
 //!
 //! # Outcomes
 //! | a handler returns | and the message |
@@ -198,10 +198,9 @@
 //! messages at once. Dropping a [`Running`] stops it without waiting.
 //!
 //! # Observing
-//! [`Running::health`], [`Producer::health`] and [`CronJob::health`] return rates, percentiles, totals and the last
-//! errors without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace
-//! context from publisher to handler ([`trace`]). [`Headwater::groups`] shows the progress of each group,
-//! [`Headwater::doctor`] checks the invariants of the store.
+//! [`Running::health`], [`Producer::health`] and [`cron::CronJob::health`] return rates, percentiles, totals and the last errors
+//! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
+//! publisher to handler ([`trace`]). [`Headwater::groups`] shows the progress of each group, [`Headwater::doctor`] what is wrong.
 //!
 //! # Testing
 //! A store in memory, a clock that the test moves and a consumer that runs step by step: no test sleeps.
@@ -209,7 +208,8 @@
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
 //! # use std::time::Duration;
-//! use headwater::{Clock, Context, Headwater, Json, ManualClock, OpenOptions, Retry};
+//! use headwater::{Clock, Context, Headwater, Json, OpenOptions, Retry};
+//! use headwater::testing::ManualClock;
 //!
 //! let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().expect("a time"));
 //! let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
@@ -239,16 +239,17 @@
 //! # headwater.close().await }
 //! ```
 //!
-//! The crate root has the types that programs use. Types for operators and engines are in [`store`], figures in
-//! [`health`]. `examples/` has programs to copy from, and `docs/life-of-a-message.md` follows one message through the
-//! code.
+//! The crate root has the types that most programs use. The rest is in modules: settings of topics in [`topic`], builders and limits of consumers in
+//! [`consumer`], codecs in [`codec`], cron jobs in [`cron`], maintenance in [`maintenance`], what tests use in [`testing`], figures in
+//! [`health`], and the types for operators and engines in [`store`].
+//! `examples/` has programs to copy from, and `docs/life-of-a-message.md` follows one message through the code.
 
 mod backfill;
 mod clock;
-mod codec;
-mod consumer;
+pub mod codec;
+pub mod consumer;
 #[cfg(feature = "cron")]
-mod cron;
+pub mod cron;
 mod dead_letter;
 mod error;
 mod groups;
@@ -257,46 +258,49 @@ mod headwater;
 mod lease;
 mod lease_thread;
 pub mod limits;
-mod maintain;
+pub mod maintenance;
 mod message;
 mod name;
 mod namespace;
 mod observe;
-mod publish;
+pub mod publish;
 pub mod settle;
 pub mod store;
 mod subscription;
-mod topic;
+pub mod testing;
+pub mod topic;
 mod topics;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::Clock;
+#[doc(inline)]
+pub use codec::Json;
 #[cfg(feature = "protobuf")]
+#[doc(inline)]
 pub use codec::Protobuf;
-pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
-#[cfg(feature = "cron")]
-pub use cron::{CronBuilder, CronJob, Missed};
+#[doc(inline)]
+pub use consumer::{Batch, Consumer, EndReason, Running};
 pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
 pub use groups::Groups;
 pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
-pub use lease::{GroupLimits, RateLimit};
-pub use maintain::{Job, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
-pub use name::{GroupName, Owner, TopicName};
+pub use name::{GroupName, TopicName};
 pub use observe::{health, trace};
-pub use publish::{Producer, Sends};
+#[doc(inline)]
+pub use publish::Producer;
 /// The driver of the connections that handlers in SQLite transactions get; use this re-export, so that versions match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+#[doc(inline)]
 pub use store::OpenOptions;
 pub use subscription::{DeliveryPolicy, Start, SubscriptionState};
 /// The driver whose transactions handlers and publishers use on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub use tokio_postgres;
 
-pub use topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSettings, Tracking};
+#[doc(inline)]
+pub use topic::{Preset, TopicSettings};
 pub use topics::Topics;
 
 /// The README's programs compile.

@@ -49,7 +49,8 @@ pub use crate::lease::{
     ClaimRequest, Claimed, Epoch, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Want,
     attempts_after_expiry, hand_out_again,
 };
-pub use crate::maintain::{JobRun, JobStatus};
+pub use crate::maintenance::{JobRun, JobStatus};
+pub use crate::name::Owner;
 pub use crate::namespace::{Namespace, SqlitePath, StoreUrl};
 pub use crate::settle::{Outcome, Parts, Settlement};
 pub use crate::subscription::{

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use headwater::store::{ClaimRequest, OffsetRange, Store, Want};
-use headwater::{ErrorKind, GroupName, NewMessage, OpenOptions, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, OffsetRange, Owner, Store, Want};
+use headwater::{ErrorKind, GroupName, NewMessage, OpenOptions, Start, TopicName, TopicSettings};
 
 async fn open(path: &Path) -> Arc<dyn Store> {
     headwater::store::open(&format!("sqlite:{}", path.display()), OpenOptions::default()).await.unwrap()

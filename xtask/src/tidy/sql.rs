@@ -1,4 +1,4 @@
-//! SQL: the same verbs in both engines, one used statement per section, migrations of tables numbered without holes, the tables of
+//! SQL: statements of the same verbs in both engines, one used statement per section, migrations of tables numbered without holes, the tables of
 //! messages named by the log alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +8,8 @@ use super::tree::Tree;
 
 const STORE: &str = "crates/headwater/src/store";
 const ENGINES: [&str; 2] = ["sqlite", "postgres"];
+/// Where calls of functions of PostgreSQL's schema are written.
+const CALLS: &str = "crates/headwater/src/store/postgres/statements.rs";
 
 /// The files of an engine that name tables of messages: the log; and what defines, shows, grants or checks the tables themselves.
 /// `publish_trigger.sql` is how plain SQL appends on SQLite.
@@ -47,16 +49,45 @@ fn verbs<'t>(tree: &'t Tree, engine: &str) -> impl Iterator<Item = (&'t str, Str
     })
 }
 
+/// Each engine has the verbs of the other: as `sql/<verb>.sql`, or in PostgreSQL as calls of functions whose names begin with the verb.
 fn check_mirror(tree: &Tree) -> Vec<Complaint> {
+    let [sqlite, postgres] = ENGINES
+        .map(|engine| verbs(tree, engine).map(|(verb, path, _)| (verb, path)).collect::<BTreeMap<_, _>>());
+    let calls: Vec<_> = tree.get(CALLS).map(calls).unwrap_or_default();
     let mut complaints = Vec::new();
-    for [here, there] in [ENGINES, [ENGINES[1], ENGINES[0]]] {
-        let others: BTreeSet<&str> = verbs(tree, there).map(|(verb, _, _)| verb).collect();
-        for (verb, path, _) in verbs(tree, here).filter(|(verb, _, _)| !others.contains(verb)) {
-            let advice = format!("add `{verb}.sql` to {STORE}/{there}/sql, or give both the same name");
-            complaints.push(Complaint::new(&path, 1, "sql-mirror", advice));
+    for (verb, path) in sqlite.iter().filter(|(verb, _)| !postgres.contains_key(*verb)) {
+        if !calls.iter().any(|(_, name)| verb_of(name, sqlite.keys()) == Some(verb)) {
+            let advice = format!("add `{verb}.sql` to {STORE}/postgres/sql, or a call `{verb}` to {CALLS}");
+            complaints.push(Complaint::new(path, 1, "sql-mirror", advice));
         }
     }
+    for (verb, path) in postgres.iter().filter(|(verb, _)| !sqlite.contains_key(*verb)) {
+        let advice = format!("add `{verb}.sql` to {STORE}/sqlite/sql, or give both the same name");
+        complaints.push(Complaint::new(path, 1, "sql-mirror", advice));
+    }
+    for (line, name) in calls.iter().filter(|(_, name)| verb_of(name, sqlite.keys()).is_none()) {
+        let advice = format!("begin `{name}` with its verb, the name of a file in {STORE}/sqlite/sql");
+        complaints.push(Complaint::new(CALLS, *line, "sql-mirror", advice));
+    }
     complaints
+}
+
+/// The lines and names of statements that are written out: `name: "…"`.
+fn calls(content: &str) -> Vec<(usize, &str)> {
+    let name_of = |line: &'_ str| -> Option<usize> {
+        let (name, _) = line.split_once(": \"")?;
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        is_name.then_some(name.len())
+    };
+    let lines = content.lines().map(str::trim_start).enumerate();
+    lines.filter_map(|(at, line)| name_of(line).map(|length| (at + 1, &line[..length]))).collect()
+}
+
+/// The longest verb that a name is or begins with.
+fn verb_of<'v, 't: 'v>(name: &str, verbs: impl Iterator<Item = &'v &'t str>) -> Option<&'v &'t str> {
+    let is_of =
+        |verb: &&&str| name.strip_prefix(**verb).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    verbs.filter(is_of).max_by_key(|verb| verb.len())
 }
 
 /// `-- name: …` begins a section: one statement, of a name of its own, that the engine's code uses as `verb.name`.
@@ -226,15 +257,49 @@ mod tests {
 
     #[test]
     fn verb_of_one_engine_must_be_the_others_too() {
-        let settle = path("sqlite/sql/settle.sql");
+        for [here, there] in [ENGINES, [ENGINES[1], ENGINES[0]]] {
+            let settle = path(&format!("{here}/sql/settle.sql"));
+            let mut tree = clean_tree();
+            tree.insert(&settle, "-- name: settle\nSELECT 1;\n");
+            tree.insert(
+                &path(&format!("{here}/settle.rs")),
+                "//! Settling.\nconst A: &str = sql!(settle);\n",
+            );
+            let fired: Vec<_> = complaints(&tree).into_iter().map(|c| (c.path, c.line, c.rule)).collect();
+            assert_eq!(fired, [(settle, 1, "sql-mirror")]);
+            tree.insert(&path(&format!("{there}/sql/settle.sql")), "-- name: ack\nSELECT 1;\n");
+            tree.insert(
+                &path(&format!("{there}/settle.rs")),
+                "//! Settling.\nconst A: &str = sql!(settle.ack);\n",
+            );
+            assert_eq!(complaints(&tree), []);
+        }
+    }
+
+    #[test]
+    fn call_of_a_function_is_a_statement_of_the_verb_its_name_begins_with() {
+        let listed = |calls: &str| {
+            let files = "publish: publish, due: claim.due, next: claim.next,";
+            format!("//! Statements.\nstatements! {{\n    {files}\n{calls}}}\n")
+        };
         let mut tree = clean_tree();
-        tree.insert(&settle, "-- name: settle\nSELECT 1;\n");
-        tree.insert(&path("sqlite/settle.rs"), "//! Settling.\nconst A: &str = sql!(settle);\n");
-        let fired: Vec<_> = complaints(&tree).into_iter().map(|c| (c.path, c.line, c.rule)).collect();
-        assert_eq!(fired, [(settle, 1, "sql-mirror")]);
-        tree.insert(&path("postgres/sql/settle.sql"), "-- name: ack\nSELECT 1;\n");
-        tree.insert(&path("postgres/settle.rs"), "//! Settling.\nconst A: &str = sql!(settle.ack);\n");
-        assert_eq!(complaints(&tree), []);
+        tree.insert(&path("sqlite/sql/take_over.sql"), "-- name: take_over\nSELECT 1;\n");
+        tree.insert(&path("sqlite/take_over.rs"), "//! Owners.\nconst A: &str = sql!(take_over);\n");
+        let mut fired = |calls: &str| -> Vec<_> {
+            tree.insert(CALLS, &listed(calls));
+            complaints(&tree).into_iter().map(|c| (c.path, c.line, c.rule)).collect()
+        };
+        let missing = (path("sqlite/sql/take_over.sql"), 1, "sql-mirror");
+        assert_eq!(fired("    take_over: \"SELECT 1\",\n"), []);
+        assert_eq!(fired("    take_over_end: \"SELECT 1,\n        2\",\n"), []);
+        assert_eq!(fired("    // take_over: no call.\n"), [missing.clone()]);
+        let unknown = |line| (CALLS.to_owned(), line, "sql-mirror");
+        assert_eq!(
+            fired("    take_overs: \"SELECT 1\",\n"),
+            [unknown(4), missing],
+            "a verb is matched whole"
+        );
+        assert_eq!(fired("    take_over: \"SELECT 1\",\n    seek: \"SELECT 1\",\n"), [unknown(5)]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Arguments of `topic`.
 
 use clap::{Subcommand, ValueEnum};
-use headwater::{Ordering, Partition, Preset, Semantics, Tracking};
+use headwater::Preset;
+use headwater::topic::{Ordering, Partition, Semantics, Tracking};
 use serde::Serialize;
 
 use super::words::{

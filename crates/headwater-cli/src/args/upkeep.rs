@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use headwater::maintenance::{Job, MaintenancePreset};
 use headwater::store::BackfillPace;
-use headwater::{Job, MaintenancePreset};
 
 use super::group::GroupArgs;
 use super::words::{job, maintenance_preset, pace};

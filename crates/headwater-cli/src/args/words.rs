@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use headwater::maintenance::{Job, MaintenancePreset};
 use headwater::store::{BackfillPace, OffsetRange};
-use headwater::{Job, MaintenancePreset, Offset, Ordering, Partition, Preset, Semantics, Start, Tracking};
+use headwater::topic::{Ordering, Partition, Semantics, Tracking};
+use headwater::{Offset, Preset, Start};
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 use serde::{Serialize, Serializer};
 

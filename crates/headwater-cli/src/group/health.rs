@@ -187,7 +187,7 @@ fn range_object(outstanding: &Outstanding) -> Value {
         "lane": outstanding.lane,
         "state": outstanding.state.as_str(),
         "token": outstanding.token.map(|token| token.0),
-        "owner": outstanding.owner.as_ref().map(headwater::Owner::as_str),
+        "owner": outstanding.owner.as_ref().map(headwater::store::Owner::as_str),
         "attempts": outstanding.attempts,
         "due_at": outstanding.due_at,
         "key": outstanding.key,

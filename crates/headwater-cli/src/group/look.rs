@@ -70,7 +70,7 @@ pub(super) async fn records(global: &Global, headwater: &Headwater, args: &Recor
         ]);
     }
     rows.print(global.output)?;
-    if records.is_empty() && tracking == headwater::Tracking::OffsetWatermark {
+    if records.is_empty() && tracking == headwater::topic::Tracking::OffsetWatermark {
         eprintln!("topic {topic} is in offset_watermark, which has no completion records");
     }
     Ok(())

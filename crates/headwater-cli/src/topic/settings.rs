@@ -1,7 +1,8 @@
 //! A topic's settings: as given on the command line, and as shown.
 
 use anyhow::Result;
-use headwater::{Partition, Storage, TopicSettings};
+use headwater::TopicSettings;
+use headwater::topic::{Partition, Storage};
 use serde_json::{Map, Value, json};
 
 use crate::args::SettingsArgs;

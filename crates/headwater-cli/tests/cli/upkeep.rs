@@ -7,7 +7,7 @@ use super::*;
 fn maintenance(place: &Place) {
     place.out(&["publish", "orders", "x"]);
     let runs = place.json(&["maintain"]);
-    let jobs: Vec<&str> = headwater::Job::ALL.iter().map(|job| job.as_str()).collect();
+    let jobs: Vec<&str> = headwater::maintenance::Job::ALL.iter().map(|job| job.as_str()).collect();
     assert_eq!(runs.iter().map(|run| run["job"].as_str().unwrap()).collect::<Vec<_>>(), jobs);
     assert!(runs.iter().all(|run| run["error"].is_null() && run["duration_ms"].is_number()), "{runs:?}");
     let some = place.json(&["maintain", "--only", "tracking,message_cleanup"]);

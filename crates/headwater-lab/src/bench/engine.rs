@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use headwater::store::{ClaimRequest, Settlement, Store, Subscription, Want};
-use headwater::{Consumer, GroupName, Headwater, NewMessage, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, Owner, Settlement, Store, Subscription, Want};
+use headwater::{Consumer, GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
 use super::PAYLOAD_BYTES;
 use super::measure::{Rate, Run, run_tasks};

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{Headwater, Partition, TopicName, TopicSettings};
+use headwater::topic::Partition;
+use headwater::{Headwater, TopicName, TopicSettings};
 
 use super::Place;
 use super::open_transaction::OpenTransaction;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{Headwater, OpenOptions, Partition};
+use headwater::topic::Partition;
+use headwater::{Headwater, OpenOptions};
 
 use super::probe::{Probe, Times};
 use super::{Place, Setting};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::store::{ClaimRequest, Settlement, Store, Want};
-use headwater::{GroupName, Headwater, NewMessage, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, Owner, Settlement, Store, Want};
+use headwater::{GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
 use crate::check::{Floor, Judged, percentile_ms};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater::{TopicSettings, Tracking};
+use headwater::TopicSettings;
+use headwater::topic::Tracking;
 
 use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;

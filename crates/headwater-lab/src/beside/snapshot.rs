@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::store::{ClaimRequest, Settlement, Store, SubscriptionId, Want};
-use headwater::{GroupName, NewMessage, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, Owner, Settlement, Store, SubscriptionId, Want};
+use headwater::{GroupName, NewMessage, Start, TopicName, TopicSettings};
 
 use super::open_transaction::{OpenTransaction, namespace};
 use super::probe::compare;

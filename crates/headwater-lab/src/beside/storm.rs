@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headwater::store::Store;
-use headwater::{
-    ErrorKind, Headwater, OpenOptions, Ordering as KeyOrdering, TopicName, TopicSettings, Tracking,
-};
+use headwater::topic::{Ordering as KeyOrdering, Tracking};
+use headwater::{ErrorKind, Headwater, OpenOptions, TopicName, TopicSettings};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -127,7 +126,7 @@ fn topics() -> [(&'static str, TopicSettings); 4] {
     };
     let counted = TopicSettings { tracking: Tracking::ReferenceCounting, ..short.clone() };
     let ordered = TopicSettings { ordering: KeyOrdering::Key, lanes: 4, ..counted.clone() };
-    let queue = TopicSettings { semantics: headwater::Semantics::Queue, ..short.clone() };
+    let queue = TopicSettings { semantics: headwater::topic::Semantics::Queue, ..short.clone() };
     [("plain", short), ("counted", counted), ("ordered", ordered), ("queue", queue)]
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use headwater::store::{ClaimRequest, OffsetRange, Outcome, Settlement, Want};
-use headwater::{GroupName, NewMessage, Offset, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, OffsetRange, Outcome, Owner, Settlement, Want};
+use headwater::{GroupName, NewMessage, Offset, Start, TopicName, TopicSettings};
 
 use crate::check::{Place, progress};
 

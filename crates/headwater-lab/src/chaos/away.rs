@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater::{Clock, Headwater, Job, ManualClock, NewMessage, OpenOptions};
+use headwater::maintenance::Job;
+use headwater::testing::ManualClock;
+use headwater::{Clock, Headwater, NewMessage, OpenOptions};
 
 use super::Place;
 use crate::check::Judged;

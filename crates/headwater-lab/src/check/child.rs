@@ -226,7 +226,7 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
     let mut interval = tokio::time::interval(every);
     loop {
         interval.tick().await;
-        for run in maintenance.run_once(&headwater::Job::ALL).await? {
+        for run in maintenance.run_once(&headwater::maintenance::Job::ALL).await? {
             let line = Upkept {
                 job: run.job.as_str().into(),
                 rows: run.rows,
@@ -241,7 +241,7 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
 /// Runs backfills until none is open. The backfill of a killed process is free only after its timeout.
 async fn backfill(headwater: &Headwater) -> Result<()> {
     while headwater.store().backfills().await?.iter().any(|backfill| backfill.state.is_open()) {
-        let runs = headwater.maintenance().run_once(&[headwater::Job::Backfill]).await?;
+        let runs = headwater.maintenance().run_once(&[headwater::maintenance::Job::Backfill]).await?;
         ensure!(runs.iter().all(|run| run.error.is_none()), "the backfill failed: {runs:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use headwater::maintenance::Job as MaintenanceJob;
 use headwater::store::{Backfill, BackfillState};
-use headwater::{GroupName, Headwater, Job as Upkeep, NewMessage, Start, TopicName, TopicSettings, Tracking};
+use headwater::topic::Tracking;
+use headwater::{GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use super::oltp::{Oltp, Span};
@@ -84,7 +86,7 @@ async fn prepare(place: &Place<'_>, messages: u64) -> Result<Headwater> {
     headwater.store().subscribe(&TopicName::new(TOPIC)?, &GroupName::new("early")?, Start::Now).await?;
     progress(&format!("publishing {messages} messages and recording them"));
     fill(&headwater, TOPIC, messages).await?;
-    let runs = headwater.maintenance().run_once(&[Upkeep::Heads, Upkeep::Tracking]).await?;
+    let runs = headwater.maintenance().run_once(&[MaintenanceJob::Heads, MaintenanceJob::Tracking]).await?;
     ensure!(runs.iter().all(|run| run.error.is_none()), "tracking failed: {runs:?}");
     Ok(headwater)
 }

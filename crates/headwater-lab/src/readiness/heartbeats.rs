@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use headwater::store::{Served, Signal};
-use headwater::{
-    GroupName, Headwater, OpenOptions, Owner, Start, SubscriptionState, TopicName, TopicSettings,
-};
+use headwater::store::{Owner, Served, Signal};
+use headwater::{GroupName, Headwater, OpenOptions, Start, SubscriptionState, TopicName, TopicSettings};
 use tokio::task::JoinSet;
 
 use super::Setting;

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::store::{ClaimRequest, Settlement, Want};
-use headwater::{GroupName, Headwater, Owner, Partition, Start, Storage, TopicName, TopicSettings, Tracking};
+use headwater::store::{ClaimRequest, Owner, Settlement, Want};
+use headwater::topic::{Partition, Storage, Tracking};
+use headwater::{GroupName, Headwater, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use super::sample::{Looker, Sample, worst_table};

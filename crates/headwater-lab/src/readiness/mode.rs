@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{GroupName, Headwater, Job as Upkeep, Start, TopicName, TopicSettings, Tracking};
+use headwater::maintenance::Job as MaintenanceJob;
+use headwater::topic::Tracking;
+use headwater::{GroupName, Headwater, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use super::backfill::fill;
@@ -82,7 +84,7 @@ async fn change(headwater: &Headwater, topic: &TopicName, tracking: Tracking) ->
     let id = store.alter_topic(topic, &settings).await?.topic_id;
     let mut printed = Instant::now();
     loop {
-        let runs = headwater.maintenance().run_once(&[Upkeep::Heads]).await?;
+        let runs = headwater.maintenance().run_once(&[MaintenanceJob::Heads]).await?;
         ensure!(runs.iter().all(|run| run.error.is_none()), "maintenance failed: {runs:?}");
         store.track(id, 10_000).await?;
         let topics = store.topics().await?;

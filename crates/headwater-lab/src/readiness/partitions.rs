@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::store::{ClaimRequest, Served, Settlement, SubscriptionId, Topic, TopicStatus, Want};
+use headwater::store::{ClaimRequest, Owner, Served, Settlement, SubscriptionId, Topic, TopicStatus, Want};
+use headwater::testing::ManualClock;
+use headwater::topic::{Partition, Storage};
 use headwater::{
-    Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner, Partition, Start, Storage,
-    SubscriptionState, TopicName, TopicSettings,
+    Clock, GroupName, Headwater, NewMessage, OpenOptions, Start, SubscriptionState, TopicName, TopicSettings,
 };
 
 use super::Setting;

@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use headwater::store::{ClaimRequest, Settlement, Want};
-use headwater::{GroupName, Headwater, NewMessage, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, Owner, Settlement, Want};
+use headwater::{GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use crate::check::{Floor, Judged, Place, Unit, progress, thirds};

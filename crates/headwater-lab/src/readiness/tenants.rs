@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::store::{ClaimRequest, Settlement, Want};
-use headwater::{GroupName, Owner, Start, TopicName, TopicSettings};
+use headwater::store::{ClaimRequest, Owner, Settlement, Want};
+use headwater::{GroupName, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, ms, percentile_ms, progress, publish};

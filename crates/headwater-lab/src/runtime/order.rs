@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use headwater::{Handling, Headwater, Message, NewMessage, Ordering, Running, TopicSettings};
+use headwater::topic::Ordering;
+use headwater::{Handling, Headwater, Message, NewMessage, Running, TopicSettings};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

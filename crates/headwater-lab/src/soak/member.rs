@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use headwater::store::{ClaimRequest, Lease, OffsetRange, Outcome, Settlement, Store, Subscription, Want};
-use headwater::store::{OpenOptions, open};
-use headwater::{Error, ErrorKind, GroupName, Message, Offset, Owner, Start, TopicName, limits::SAFETY_POLL};
+use headwater::store::{
+    ClaimRequest, Lease, OffsetRange, OpenOptions, Outcome, Owner, Settlement, Store, Subscription, Want,
+    open,
+};
+use headwater::{Error, ErrorKind, GroupName, Message, Offset, Start, TopicName, limits::SAFETY_POLL};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use headwater::{Ordering, TopicSettings};
+use headwater::TopicSettings;
+use headwater::topic::Ordering;
 use headwater_servers::Stop;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

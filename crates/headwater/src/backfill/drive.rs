@@ -11,7 +11,7 @@ use super::pace::{BackfillPace, Controller, Observed, pause_by_rate};
 use super::{BACKFILL_INLINE_MAX, Backfill, BackfillStep};
 use crate::error::{Error, Result};
 use crate::limits::UPKEEP_MESSAGES_MAX;
-use crate::maintain::going::Going;
+use crate::maintenance::going::Going;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{Maintenance, Store};
 use crate::topic::Tracking;

@@ -13,7 +13,8 @@ const TYPE_URL_HOST: &str = "type.googleapis.com";
 /// A protobuf payload. The message's type is the type URL of `T`, and decoding checks it.
 ///
 /// ```
-/// use headwater::{IntoMessage, Protobuf};
+/// use headwater::Protobuf;
+/// use headwater::codec::IntoMessage;
 ///
 /// // Generated types have `prost::Name` with `prost_build::Config::enable_type_names`.
 /// let message = Protobuf("hello".to_owned()).into_message()?;

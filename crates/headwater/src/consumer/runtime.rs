@@ -22,7 +22,7 @@ use super::{heart, keeper};
 use crate::error::Result;
 use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
-use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
+use crate::maintenance::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};
 use crate::store::{Served, Signal, Store};
 use crate::subscription::SubscriptionId;

@@ -10,12 +10,12 @@ use async_trait::async_trait;
 
 use super::Tracking;
 use crate::error::Result;
-use crate::maintain::{JobRun, JobStatus};
+use crate::maintenance::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::MissedMessages;
 use crate::topic::{TopicId, TopicStatus};
 
-/// Maintenance, step by step. [`crate::Maintenance`] decides when each step is due.
+/// Maintenance, step by step. [`crate::maintenance::Maintenance`] decides when each is due.
 #[async_trait]
 pub trait Maintenance: Tracking {
     /// Elects or confirms the maintenance process of this namespace for a term. True if it is this one. Another is
@@ -114,7 +114,7 @@ pub struct Detected {
 pub struct CleanStep {
     /// Messages removed.
     pub removed: u64,
-    /// Of those, the messages that each subscription that is not cancelled had not done.
+    /// Of those, what each subscription that is not cancelled had not done.
     pub missed: Vec<(GroupName, MissedMessages)>,
     /// Whether there is more to do.
     pub more: bool,
@@ -137,7 +137,7 @@ pub struct PartitionStep {
     pub dropped: u64,
     /// Messages dropped with them.
     pub removed: u64,
-    /// Of those, the messages that each subscription that is not cancelled had not done.
+    /// Of those, what each subscription that is not cancelled had not done.
     pub missed: Vec<(GroupName, MissedMessages)>,
     /// Partitions that begin after the last offset used.
     pub ahead: u64,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::maintain::MaintenancePreset;
+use crate::maintenance::MaintenancePreset;
 use crate::observe::window::WINDOW_DEFAULT;
 
 /// Options for opening a store. The defaults are for production.
@@ -150,8 +150,8 @@ impl OpenOptions {
     /// partitions, backfills. On by default: one of these processes is elected, the others only check now and then
     /// whether its term has expired.
     ///
-    /// Switch it off where a separate process runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
-    /// it is run by hand. With a [manual clock](crate::ManualClock) it is always run by hand: nothing runs by itself.
+    /// Switch it off where a process of its own runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
+    /// an operator runs it by hand. With a [manual clock](crate::clock::ManualClock) it is always run by hand: nothing runs by itself.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {

@@ -63,7 +63,6 @@ mod decode;
 mod detect;
 mod doctor;
 mod epoch;
-mod extend;
 mod fault;
 mod group;
 mod heartbeat;
@@ -354,7 +353,7 @@ impl Delivery for SqliteStore {
 
     async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
         let leases = leases.to_vec();
-        self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
+        self.write(Kind::Consume, move |work| settle::extend(work, &leases, lease)).await
     }
 
     async fn heartbeat(

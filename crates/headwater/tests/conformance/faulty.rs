@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::store::{
-    BackfillStep, Checked, ClaimRequest, Claimed, Delivery, Epoch, Heartbeat, LeaseId, OffsetRange, Parts,
-    Served, Settlement, Signal, Store, Subscription, SubscriptionId, TopicId, Wake,
+    BackfillStep, Checked, ClaimRequest, Claimed, Delivery, Epoch, FetchBound, Fetched, Heartbeat, LeaseId,
+    OffsetRange, Owner, Parts, Served, Settlement, Signal, Store, Subscription, SubscriptionId, TopicId,
+    Wake,
 };
-use headwater::store::{FetchBound, Fetched};
 use headwater::{
-    ErrorKind, GroupName, NewMessage, OpenOptions, Owner, Published, Result, Start, TopicName, TopicSettings,
+    ErrorKind, GroupName, NewMessage, OpenOptions, Published, Result, Start, TopicName, TopicSettings,
 };
 use jiff::Timestamp;
 

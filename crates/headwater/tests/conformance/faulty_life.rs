@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use headwater::store::{
     Ack, Admin, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, DeadLetter,
     DeadLetterSelection, Detected, Finding, ForceCompleted, JobRun, JobStatus, LeaseToken, Maintained,
-    Maintenance, MissedMessages, Moved, OffsetRange, Outstanding, PartitionStep, Record, Redriven,
+    Maintenance, MissedMessages, Moved, OffsetRange, Outstanding, Owner, PartitionStep, Record, Redriven,
     Resurrected, Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicStatus,
     TrackStep, Tracking,
 };
+use headwater::topic::Semantics;
 use headwater::{
-    DeliveryPolicy, ErrorKind, GroupName, Offset, Owner, Result, Semantics, Start, SubscriptionState,
-    TopicName, TopicSettings,
+    DeliveryPolicy, ErrorKind, GroupName, Offset, Result, Start, SubscriptionState, TopicName, TopicSettings,
 };
 
 use super::{Fault, Faulty};

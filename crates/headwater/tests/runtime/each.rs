@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headwater::{Clock, Handling, Headwater, Json, ManualClock, OpenOptions};
+use headwater::testing::ManualClock;
+use headwater::{Clock, Handling, Headwater, Json, OpenOptions};
 use tokio::sync::Semaphore;
 
 /// Longer than anything here takes on a busy machine; a wait of this length has failed.

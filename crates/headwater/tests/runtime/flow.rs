@@ -263,14 +263,14 @@ async fn a_lease_is_extended_while_its_handler_works(place: Place) {
 async fn a_dead_process_is_made_up_for(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 5).await;
-    let dead = headwater::Owner::new("dead").unwrap();
+    let dead = headwater::store::Owner::new("dead").unwrap();
     let store = headwater.store();
     store.heartbeat(&dead, Some(Duration::from_secs(15)), &[]).await.unwrap();
     let mut consumer = headwater.consumer("orders", "email").owner(dead).open().await.unwrap();
     let held = consumer.next(Duration::from_secs(5)).await.unwrap().expect("five wait");
     assert_eq!(held.messages().len(), 5);
     // Its lease runs for five minutes, but it sends no more heartbeats: the next heartbeat of another owner ends it.
-    let alive = headwater::Owner::new("alive").unwrap();
+    let alive = headwater::store::Owner::new("alive").unwrap();
     eventually("the silent owner is noticed", async || {
         store.heartbeat(&alive, Some(Duration::from_millis(300)), &[]).await.unwrap().ended > 0
     })

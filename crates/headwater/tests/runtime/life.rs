@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater::health::HealthState;
-use headwater::store::SubscriptionStatus;
+use headwater::maintenance::Job;
+use headwater::store::{Owner, SubscriptionStatus};
+use headwater::testing::ManualClock;
 use headwater::{
-    DeliveryPolicy, EndReason, ErrorKind, Headwater, Job, ManualClock, Message, OpenOptions, Owner,
-    SubscriptionState, TopicSettings,
+    DeliveryPolicy, EndReason, ErrorKind, Headwater, Message, OpenOptions, SubscriptionState, TopicSettings,
 };
 use tokio::sync::Semaphore;
 

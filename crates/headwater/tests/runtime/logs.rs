@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use headwater::{Job, ManualClock, SubscriptionState};
+use headwater::SubscriptionState;
+use headwater::maintenance::Job;
+use headwater::testing::ManualClock;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::each::{Place, on_each, publish_numbers};

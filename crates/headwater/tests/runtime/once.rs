@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use headwater::{Context, Handling, Headwater, Json, ManualClock, NewMessage};
+use headwater::testing::ManualClock;
+use headwater::{Context, Handling, Headwater, Json, NewMessage};
 use uuid::Uuid;
 
 use crate::each::{Place, Seen, eventually, on_each, settled};
@@ -132,7 +133,7 @@ async fn a_transactional_group_in_order_keeps_it(place: Place) {
     let headwater = place.open().await;
     let topic = make_ledger(&place, &headwater).await;
     let settings = headwater::TopicSettings {
-        ordering: headwater::Ordering::Key,
+        ordering: headwater::topic::Ordering::Key,
         lanes: 4,
         backoff_initial: Duration::from_millis(10),
         backoff_max: Duration::from_millis(20),
@@ -338,7 +339,7 @@ async fn a_handler_that_ends_its_connection_is_counted_and_buried_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_ends_its_connection_is_counted_in_a_lane_and_its_key_stays_in_order() {
     let ordered = headwater::TopicSettings {
-        ordering: headwater::Ordering::Key,
+        ordering: headwater::topic::Ordering::Key,
         lanes: 1,
         ..headwater::TopicSettings::default()
     };

@@ -17,7 +17,7 @@ on_each!(
 
 fn ordered() -> TopicSettings {
     TopicSettings {
-        ordering: headwater::Ordering::Key,
+        ordering: headwater::topic::Ordering::Key,
         lanes: 8,
         max_attempts: 100,
         backoff_initial: Duration::from_millis(2),

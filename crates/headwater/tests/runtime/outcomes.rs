@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use headwater::testing::{ManualClock, Stepper};
 use headwater::{
-    Bury, Handling, Headwater, Json, ManualClock, Message, Messages, NewMessage, Retry, Skip, Stepper,
-    TopicName, Verdicts,
+    Bury, Handling, Headwater, Json, Message, Messages, NewMessage, Retry, Skip, TopicName, Verdicts,
 };
 use jiff::Timestamp;
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use headwater::{Json, ManualClock, Missed, NewMessage};
+use headwater::cron::Missed;
+use headwater::testing::ManualClock;
+use headwater::{Json, NewMessage};
 use jiff::Timestamp;
 
 use crate::each::{Place, Seen, noting, on_each, publish_numbers};

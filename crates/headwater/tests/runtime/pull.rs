@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use headwater::settle::Verdict;
-use headwater::{
-    Batch, Consumer, Handling, Headwater, Messages, NewMessage, Ordering, TopicSettings, Verdicts,
-};
+use headwater::topic::Ordering;
+use headwater::{Batch, Consumer, Handling, Headwater, Messages, NewMessage, TopicSettings, Verdicts};
 
 use crate::each::{DEADLINE, Place, Seen, eventually, letters, on_each, publish_numbers, settled};
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use headwater::consumer::GroupLimits;
 use headwater::store::{
-    BackfillLimits, ClaimRequest, DeadLetterSelection, Lease, LeaseId, OffsetRange, Outcome, Served,
+    BackfillLimits, ClaimRequest, DeadLetterSelection, Lease, LeaseId, OffsetRange, Outcome, Owner, Served,
     Settlement, SubscriptionId, Want,
 };
-use headwater::{DeliveryPolicy, GroupLimits, GroupName, NewMessage, Owner, Start, TopicName, Tracking};
+use headwater::topic::Tracking;
+use headwater::{DeliveryPolicy, GroupName, NewMessage, Start, TopicName};
 use rand::RngExt;
 use rand::rngs::StdRng;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::clock::ManualClock;
 use crate::consumer::group::Group;
 use crate::handler::{Bury, Context, HandlerResult, Handling, Messages, Skip, Verdicts};
 use crate::message::{Message, NewMessage};
@@ -14,7 +15,7 @@ use crate::observe::trace;
 use crate::settle::Verdict;
 use crate::subscription::SubscriptionState;
 use crate::topic::{Ordering, TopicSettings};
-use crate::{Clock, Headwater, Json, ManualClock, OpenOptions};
+use crate::{Clock, Headwater, Json, OpenOptions};
 
 /// How long a handler may take here.
 const LIMIT: Duration = Duration::from_millis(200);

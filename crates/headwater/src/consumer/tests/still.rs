@@ -13,17 +13,16 @@ use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange};
-use crate::maintain::{JobRun, JobStatus};
+use crate::maintenance::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
-    Ack, Admin, AuditEntry, CleanStep, Delivery, Detected, Finding, ForceCompleted, Heartbeat, Maintained,
-    Maintenance, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck, SubscriptionStep,
-    TrackStep, Tracking, Wake,
+    Ack, Admin, AuditEntry, CleanStep, Delivery, Detected, FetchBound, Fetched, Finding, ForceCompleted,
+    Heartbeat, Maintained, Maintenance, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck,
+    SubscriptionStep, TrackStep, Tracking, Wake, Weighing,
 };
-use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
     DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
 };
@@ -288,7 +287,7 @@ with_the_rest! {
     Maintenance {
         async fn topics(&self) -> Result<Vec<TopicStatus>> {
             self.note("topics").await;
-            Ok(vec![TopicStatus { topic: self.subscription().topic, ..crate::maintain::tests::topic(1) }])
+            Ok(vec![TopicStatus { topic: self.subscription().topic, ..crate::maintenance::tests::topic(1) }])
         }
     }
     fn elect(worker: &Owner, term: Duration) -> bool;

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use metrics::{Counter, Gauge, Histogram, Unit};
 
-use crate::maintain::{Job, JobRun};
+use crate::maintenance::{Job, JobRun};
 
 const RUNS: &str = "headwater_job_runs_total";
 const FAILURES: &str = "headwater_job_failures_total";

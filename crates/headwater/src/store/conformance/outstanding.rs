@@ -12,7 +12,7 @@ use crate::topic::{Ordering, TopicSettings};
 fn shown(ranges: &[Outstanding]) -> Vec<(i64, OutstandingState, Option<&str>)> {
     ranges
         .iter()
-        .map(|one| (one.range.first.0, one.state, one.owner.as_ref().map(crate::Owner::as_str)))
+        .map(|one| (one.range.first.0, one.state, one.owner.as_ref().map(crate::name::Owner::as_str)))
         .collect()
 }
 

@@ -244,7 +244,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
 
 /// The queue's only group was cancelled: another may subscribe, and gets the queue's messages.
 pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
-    let queue = TopicSettings { semantics: crate::Semantics::Queue, ..lively() };
+    let queue = TopicSettings { semantics: crate::topic::Semantics::Queue, ..lively() };
     let scene = case.scene(queue).await;
     scene.publish(3).await;
     scene.ack_next(1).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::case::{Case, Scene, owner};
 use super::life::{HOUR, MOMENT, counted, lively};
-use crate::maintain::{Job, JobRun};
+use crate::maintenance::{Job, JobRun};
 use crate::message::Offset;
 use crate::subscription::Start;
 use crate::topic::TopicSettings;

@@ -21,7 +21,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         .connections
         .query(
             "maintaining",
-            &store.statements.maintain,
+            &store.statements.maintenance_round,
             &[&store.promotion.messages_max(), &store.clock.injected()],
         )
         .await;
@@ -32,7 +32,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         .connections
         .query(
             "maintaining the inbox",
-            &store.statements.forget_inbox,
+            &store.statements.maintenance_forget_inbox,
             &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &store.clock.injected()],
         )
         .await?;
@@ -59,7 +59,7 @@ async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
     loop {
         let topics = store
             .connections
-            .query("reading heads", &store.statements.heads_with_news, &[&above, &per_step])
+            .query("reading heads", &store.statements.maintenance_news, &[&above, &per_step])
             .await?;
         let Some(last) = topics.last() else { return Ok((late, closed)) };
         above = last.get("topic_id");
@@ -68,7 +68,7 @@ async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
                 .connections
                 .query(
                     "advancing a head",
-                    &store.statements.advance,
+                    &store.statements.maintenance_advance,
                     &[&topic.get::<_, i32>("topic_id"), &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX],
                 )
                 .await?;
@@ -86,7 +86,11 @@ async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
 pub(super) async fn advance(store: &PostgresStore, topic: TopicId) -> Result<()> {
     let bounds: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
-    store.connections.query("advancing the head", &store.statements.advance, &bounds).await.map(drop)
+    store
+        .connections
+        .query("advancing the head", &store.statements.maintenance_advance, &bounds)
+        .await
+        .map(drop)
 }
 
 /// A number of messages as the functions take it: at least one, so that every step makes progress.

@@ -125,7 +125,7 @@ impl Flags {
 pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wake> {
     // Register with the hub first, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
-    store.listener.ensure(&store.connections, &store.statements.news).await;
+    store.listener.ensure(&store.connections, &store.statements.arm_news).await;
     // Read before the flag is raised: a flag lost with its server meanwhile then counts as raised before the interruption.
     let hearing = store.listener.shared.hearing.load(Ordering::SeqCst);
     let plan = || store.flags.plan(topics, hearing, || store.hub.awaited());
@@ -136,7 +136,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
         if !raise.is_empty() {
             let asked_at = Instant::now();
             let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
-            let (doing, asked) = ("raising the waiter's flag", &store.statements.raise_flag);
+            let (doing, asked) = ("raising the waiter's flag", &store.statements.arm_raise_flag);
             let params: [&(dyn ToSql + Sync); 3] = [&raise, &store.flags.waiter_id, &for_ms];
             store.connections.query(doing, asked, &params).await?;
             store.flags.raised(&raise, hearing, asked_at);

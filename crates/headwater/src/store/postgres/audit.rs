@@ -13,8 +13,10 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{Ack, AuditEntry};
 
 pub(super) async fn audit(store: &PostgresStore, limit: u32) -> Result<Vec<AuditEntry>> {
-    let rows =
-        store.connections.query("reading the audit", &store.statements.audit, &[&i64::from(limit)]).await?;
+    let rows = store
+        .connections
+        .query("reading the audit", &store.statements.audit_list, &[&i64::from(limit)])
+        .await?;
     let entry = |row: &Row| {
         Ok(AuditEntry {
             at: stored(row, "acted_at")?,
@@ -37,7 +39,7 @@ pub(super) async fn acks(store: &PostgresStore, name: &TopicName, offset: Offset
         .connections
         .query(
             &format!("reading the acks of topic {name}"),
-            &store.statements.acks,
+            &store.statements.audit_acks,
             &[&topic.topic_id.0, &offset, &span_max],
         )
         .await?;

@@ -83,7 +83,7 @@ pub(super) async fn claimable(
     subscriptions: &[SubscriptionId],
 ) -> Result<Vec<SubscriptionId>> {
     let ids: Vec<i32> = subscriptions.iter().map(|subscription| subscription.0).collect();
-    let (doing, asked) = ("checking idle subscriptions", &store.statements.claimable);
+    let (doing, asked) = ("checking idle subscriptions", &store.statements.arm_claimable);
     let rows = store.connections.query(doing, asked, &[&ids, &store.clock.injected()]).await?;
     Ok(rows.iter().map(|row| SubscriptionId(row.get("subscription_id"))).collect())
 }

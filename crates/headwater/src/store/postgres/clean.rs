@@ -32,7 +32,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
         .connections
         .query(
             &format!("cleaning topic {topic}"),
-            &store.statements.clean,
+            &store.statements.clean_messages,
             &[&topic.0, &batch(messages_max), &store.clock.injected()],
         )
         .await?;
@@ -92,7 +92,7 @@ pub(super) async fn clean_subscriptions(
             .connections
             .query(
                 "removing inbox entries",
-                &store.statements.forget_inbox,
+                &store.statements.maintenance_forget_inbox,
                 &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &now],
             )
             .await?;

@@ -114,7 +114,7 @@ pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'
 /// Reads the clock, and moves deadlines if it stepped.
 pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
     for _ in 0..READS_MAX {
-        let (doing, read) = ("reading the clock", &store.statements.read_clock);
+        let (doing, read) = ("reading the clock", &store.statements.clock_read);
         let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
         let rows = on.query(store, client, doing, read, &[&store.clock.injected()]).await?;
@@ -133,7 +133,7 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
         if step_ms != 0 || is_due(&kept, reading.now_ms, steady) {
             let injected = store.clock.injected();
             let params: [&(dyn ToSql + Sync); 5] = [&kept.moved_ms, &step_ms, &now, &steady, &injected];
-            let moved = &store.statements.move_clock;
+            let moved = &store.statements.clock_move;
             let client = on.get(store).await?;
             match on.query(store, client, "storing the time", moved, &params).await {
                 Ok(rows) if !stored::<_, bool>(&rows[0], "moved")? => continue,

@@ -26,7 +26,7 @@ pub(super) async fn list(
     let mut params = selected(selection, &times);
     params.push(&limit);
     let rows =
-        store.connections.query("listing dead letters", &store.statements.dead_letters, &params).await?;
+        store.connections.query("listing dead letters", &store.statements.dead_letter_list, &params).await?;
     rows.iter().map(dead_letter_of).collect()
 }
 
@@ -61,8 +61,10 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
             &store.actor,
             &store.clock.injected(),
         ];
-        let rows =
-            store.connections.query("redriving dead letters", &store.statements.redrive, &params).await?;
+        let rows = store
+            .connections
+            .query("redriving dead letters", &store.statements.dead_letter_redrive, &params)
+            .await?;
         let redriven = count(&rows[0], "redriven")?;
         done.redriven += redriven;
         if redriven > 0 {
@@ -89,7 +91,10 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
             &store.actor,
             &store.clock.injected(),
         ];
-        let rows = store.connections.query("purging dead letters", &store.statements.purge, &params).await?;
+        let rows = store
+            .connections
+            .query("purging dead letters", &store.statements.dead_letter_purge, &params)
+            .await?;
         purged += count(&rows[0], "purged")?;
         if pages.is_last {
             return Ok(purged);
@@ -141,7 +146,7 @@ impl<'a> Pages<'a> {
         let mut params = selected(self.selection, &times);
         let rest: [&(dyn ToSql + Sync); 5] = [&buried_at, &offset, &id, &self.started, &limit];
         params.extend(rest);
-        let statement = &self.store.statements.redrive_page;
+        let statement = &self.store.statements.dead_letter_page;
         let rows = self.store.connections.query("reading dead letters", statement, &params).await?;
         self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
         let Some(last) = rows.last() else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! Elections, and detection of dead groups: see `schema/functions/maintain.sql`.
+//! Elections, and detection of dead groups: see `schema/functions/maintenance.sql`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration)
         .connections
         .query_leases(
             "electing a worker",
-            &store.statements.elect,
+            &store.statements.maintenance_elect,
             &[&worker.as_str(), &millis(term), &store.clock.injected()],
         )
         .await?;
@@ -24,7 +24,11 @@ pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration)
 }
 
 pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> {
-    store.connections.query_leases("resigning", &store.statements.resign, &[&worker.as_str()]).await.map(drop)
+    store
+        .connections
+        .query_leases("resigning", &store.statements.maintenance_resign, &[&worker.as_str()])
+        .await
+        .map(drop)
 }
 
 pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {

@@ -85,5 +85,9 @@ fn signal_of(store: &PostgresStore, row: &Row) -> Result<Signal> {
 }
 
 pub(super) async fn depart(store: &PostgresStore, owner: &Owner) -> Result<()> {
-    store.connections.query_leases("departing", &store.statements.depart, &[&owner.as_str()]).await.map(drop)
+    store
+        .connections
+        .query_leases("departing", &store.statements.heartbeat_depart, &[&owner.as_str()])
+        .await
+        .map(drop)
 }

@@ -7,14 +7,14 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::time::{count, stored};
 use crate::error::Result;
-use crate::maintain::{Job, JobRun, JobStatus};
+use crate::maintenance::{Job, JobRun, JobStatus};
 
 pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
-    store.connections.query("probing", &store.statements.probe, &[]).await.map(drop)
+    store.connections.query("probing", &store.statements.maintenance_probe, &[]).await.map(drop)
 }
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<JobStatus>> {
-    let rows = store.connections.query("listing jobs", &store.statements.jobs, &[]).await?;
+    let rows = store.connections.query("listing jobs", &store.statements.maintenance_jobs, &[]).await?;
     // Jobs that only a later version has are skipped.
     rows.iter().filter_map(|row| status_of(row).transpose()).collect()
 }
@@ -41,7 +41,7 @@ pub(super) async fn ran(store: &PostgresStore, run: &JobRun) -> Result<()> {
         .connections
         .query(
             &format!("recording a run of job {}", run.job.as_str()),
-            &store.statements.job_ran,
+            &store.statements.maintenance_job_ran,
             &[
                 &run.job.as_str(),
                 &duration_us,

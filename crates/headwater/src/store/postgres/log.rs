@@ -38,7 +38,7 @@ pub(super) async fn fetch(
 ) -> Result<Fetched> {
     let params: [&(dyn ToSql + Sync); 5] =
         [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX, &rows_max(bound)];
-    let rows = store.connections.query("fetching messages", &store.statements.fetch, &params).await?;
+    let rows = store.connections.query("fetching messages", &store.statements.log_fetch, &params).await?;
     let sizes = sizes_of(store, topic, &rows).await?;
     let mut weighing = Weighing::new(bound);
     let mut fetched = Fetched::default();
@@ -107,7 +107,7 @@ async fn sizes_of(
         return Ok(HashMap::new());
     }
     let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets];
-    let rows = store.connections.query("fetching messages", &store.statements.fetch_sizes, &params).await?;
+    let rows = store.connections.query("fetching messages", &store.statements.log_sizes, &params).await?;
     let bytes = |bytes: i64| usize::try_from(bytes).unwrap_or_default();
     rows.iter()
         .map(|row| {
@@ -153,7 +153,7 @@ async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> 
         for from in (0..*bytes).step_by(READ_AT_ONCE_BYTES_MAX) {
             let (from, count) = (sql_size(from + 1), sql_size(READ_AT_ONCE_BYTES_MAX));
             let params: [&(dyn ToSql + Sync); 4] = [&topic.0, &offsets, &from, &count];
-            let sql = &store.statements.fetch_payload;
+            let sql = &store.statements.log_payload;
             for row in &store.connections.query("fetching messages", sql, &params).await? {
                 let (offset, piece): (i64, &[u8]) = (stored(row, 0)?, stored(row, 1)?);
                 read.entry(offset).or_default().extend_from_slice(piece);
@@ -177,7 +177,7 @@ async fn read_headers(store: &PostgresStore, topic: TopicId, large: &Large) -> R
         let (now, later) = split(rest);
         rest = later;
         let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets_of(now)];
-        let sql = &store.statements.fetch_headers;
+        let sql = &store.statements.log_headers;
         for row in &store.connections.query("fetching messages", sql, &params).await? {
             headers.insert(stored(row, 0)?, headers_of(stored(row, 1)?)?);
         }

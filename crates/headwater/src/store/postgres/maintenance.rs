@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{PostgresStore, advance_heads, clean, detect, jobs, partitions, topic};
 use crate::error::Result;
-use crate::maintain::{JobRun, JobStatus};
+use crate::maintenance::{JobRun, JobStatus};
 use crate::name::Owner;
 use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
 use crate::topic::{TopicId, TopicStatus};

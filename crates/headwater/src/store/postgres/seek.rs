@@ -65,7 +65,7 @@ pub(super) async fn force_complete(
         .connections
         .query(
             &format!("completing messages that only dead groups of topic {topic} have not done"),
-            &store.statements.force_complete,
+            &store.statements.clean_force_complete,
             &[&topic.as_str(), &millis(older_than), &dry_run, &store.actor, &store.clock.injected()],
         )
         .await?;
@@ -89,7 +89,7 @@ pub(super) async fn stuck(
         .connections
         .query(
             &format!("reading stuck messages of topic {name}"),
-            &store.statements.stuck,
+            &store.statements.log_stuck,
             &[&topic.topic_id.0, &millis(older_than), &store.clock.injected()],
         )
         .await?;

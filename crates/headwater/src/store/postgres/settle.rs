@@ -196,7 +196,7 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
         .connections
         .query(
             &format!("releasing lease {token}"),
-            &store.statements.release_lease,
+            &store.statements.settle_release,
             &[&token.0, &store.actor, &store.clock.injected()],
         )
         .await?;
@@ -234,7 +234,7 @@ async fn extend_once(store: &PostgresStore, leases: &[LeaseId], lease: Duration)
             .query_leases_within(
                 ANSWER_TIMEOUT,
                 "extending leases",
-                &store.statements.extend,
+                &store.statements.settle_extend,
                 &[
                     &ids.tokens,
                     &ids.subscription_ids,

@@ -25,7 +25,7 @@ pub(super) async fn set(
         .connections
         .query(
             &format!("{} of group {group} of topic {topic}", transition.as_str()),
-            &store.statements.set_state,
+            &store.statements.state_set,
             &[
                 &topic.as_str(),
                 &group.as_str(),
@@ -59,7 +59,7 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
         .connections
         .query(
             &format!("removing group {group} of topic {topic}"),
-            &store.statements.remove,
+            &store.statements.state_remove,
             &[&topic.as_str(), &group.as_str(), &dead_letters, &store.actor, &store.clock.injected()],
         )
         .await?;
@@ -82,7 +82,8 @@ async fn remove_dead_letters(store: &PostgresStore, topic: &TopicName, group: &G
         let (subscription_id, buried_at, offset) = &after;
         let params: [&(dyn ToSql + Sync); 6] =
             [&topic.as_str(), &group.as_str(), &DEAD_LETTERS_PER_STEP, subscription_id, buried_at, offset];
-        let rows = store.connections.query(&doing, &store.statements.remove_dead_letters, &params).await?;
+        let rows =
+            store.connections.query(&doing, &store.statements.state_remove_dead_letters, &params).await?;
         let step: i64 = stored(&rows[0], "dead_letters")?;
         if step == 0 {
             return Ok(deleted);

@@ -1,4 +1,7 @@
 //! The SQL of every verb, with the namespace put in once when the store is opened.
+//!
+//! A call of a function of the schema is written here, beside its name. Every other statement is in `sql/<verb>.sql`. A name
+//! begins with the statement's verb, and SQLite has the same verbs (`cargo xtask tidy`).
 
 use crate::namespace::Namespace;
 
@@ -13,15 +16,18 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
+/// `name: "…"` is a call, `name: verb.section` a section of `sql/verb.sql`, and `verb: verb` the section of the file's own name.
 macro_rules! statements {
-    ($($name:ident: $verb:ident $(. $section:ident)?,)*) => {
+    (@text $call:literal) => { $call };
+    (@text $verb:ident $(. $section:ident)?) => { sql!($verb $(. $section)?) };
+    ($($name:ident: $($text:tt).+,)*) => {
         /// The text of each statement. Prepared once per connection, by this text.
         #[derive(Debug)]
         pub(super) struct Statements { $(pub(super) $name: String,)* }
 
         impl Statements {
             pub(super) fn of(namespace: &Namespace) -> Self {
-                Statements { $($name: in_namespace(sql!($verb $(. $section)?), namespace),)* }
+                Statements { $($name: in_namespace(statements!(@text $($text).+), namespace),)* }
             }
         }
     };
@@ -29,85 +35,153 @@ macro_rules! statements {
 
 statements! {
     publish: publish,
+    // Job, first tick of a new job.
+    cron_last: "SELECT {schema}.cron_last($1, $2) AS last_tick",
+    // Job, tick, topic, message id, payload, key, type, content type, headers as JSON text, correlation id, dedup key, delivery time,
+    // injected time. No row if the tick is not ahead of the job.
+    cron_fire: "SELECT topic_id, offsets, duplicate_of
+        FROM {schema}.cron_fire($1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10, $11, $12, $13::timestamptz)",
+
     claim: claim,
-    claimable: arm.claimable,
-    epoch: epoch,
-    fetch: log.fetch,
-    fetch_sizes: log.sizes,
-    fetch_payload: log.payload,
-    fetch_headers: log.headers,
+    epoch: "SELECT epoch, cause FROM {schema}.begin_epoch()",
+    // Subscription ids, injected time: those for which a claim may find something.
+    arm_claimable: "SELECT subscription_id FROM {schema}.claimable($1, $2::timestamptz)",
+    // Topic ids, waiter id, for how many ms.
+    arm_raise_flag: "SELECT {schema}.raise_flag($1, $2, $3)",
+    arm_news: arm.news,
+    log_fetch: log.fetch,
+    log_sizes: log.sizes,
+    log_payload: log.payload,
+    log_headers: log.headers,
+    log_stuck: log.stuck,
+
     settle_all: settle.all,
-    settle_parts: settle.parts,
-    settle_wake: settle.wake,
-    extend: extend,
-    heartbeat: heartbeat,
-    depart: depart,
-    prove: take_over.prove,
-    watch: take_over.watch,
-    take_over: take_over.end,
-    withdraw: take_over.withdraw,
-    read_clock: clock.read,
-    move_clock: clock.move,
-    subscribe: subscribe.create,
+    // Token, subscription id, owner, first offsets, last offsets, outcomes, delays in ms, errors, keys, durable, injected time, expected
+    // time. Null if the lease is lost.
+    settle_parts: "SELECT {schema}.settle_parts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz, $12) AS topic_id",
+    // Topic ids: wakes other processes, because a lane became free.
+    settle_wake: "SELECT {schema}.wake(t, true, false) FROM unnest($1::integer[]) t",
+    // Tokens, subscription ids, owners, lease in ms (0: never reassigned), durable, injected time, expected time. The tokens that were held.
+    settle_extend: "SELECT extend AS token FROM {schema}.extend($1, $2, $3, $4, $5, $6::timestamptz, $7)",
+    // Token, actor, injected time. Null if no lease has the token.
+    settle_release: "SELECT {schema}.release_lease($1, $2, $3) AS topic_id",
+    transaction_begin: transaction.begin,
+    // Handler, message id, injected time. False if the handler's inbox has the message.
+    transaction_enter: "SELECT {schema}.enter($1, $2, $3::timestamptz) AS entered",
+    // The transaction's mark, token, subscription id, owner, first offsets (null: ack all), last offsets, outcomes, delays in ms,
+    // errors, keys, injected time. Null if the lease is lost.
+    transaction_settle: "SELECT {schema}.settle_inside($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz) AS topic_id",
+
+    // Owner, for how many ms an owner may be silent (null: it neither judges nor is judged), subscription ids, messages processed,
+    // failed and filtered, rates, mean and 95th percentile of handling in microseconds (each an array), injected time. A row per
+    // subscription in their order, with its state (null: unknown); and one per silent owner whose leases it ended.
+    heartbeat: "SELECT i, topic_id, state, resurrected, missed, missed_first, missed_last, dead_owner, leases, topic_ids
+        FROM {schema}.heartbeat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz)",
+    heartbeat_depart: "SELECT {schema}.depart($1)",
+    take_over_prove: take_over.prove,
+    take_over_watch: take_over.watch,
+    // Owner, key of its proof, when it was last seen alive, injected time. No row if it was seen since.
+    take_over_end: "SELECT leases, topic_ids FROM {schema}.take_over($1, $2, $3, $4::timestamptz)",
+    take_over_withdraw: "SELECT {schema}.withdraw($1)",
+    clock_read: "SELECT now, latest_at, steady_at, moved_ms FROM {schema}.read_clock($1::timestamptz)",
+    // By how much deadlines were moved before, the step in ms (0: none), the time that was read, whether the process is steady,
+    // injected time. False if another process moved the deadlines meanwhile.
+    clock_move: "SELECT {schema}.move_clock($1, $2, $3, $4, $5::timestamptz) AS moved",
+
+    // Name, settings as JSON, injected time.
+    topic_create: "SELECT {schema}.create_topic($1, $2::jsonb, $3) AS topic_id",
+    // Name, settings as JSON, actor, injected time.
+    topic_alter: "SELECT {schema}.alter_topic($1, $2::jsonb, $3, $4) AS topic_id",
+    topic_get: topic.get,
+    topic_list: topic.list,
+    // Topic, group, start (beginning, now, offset, timestamp, bounded), its number, its time, how far back restarts count in ms,
+    // injected time.
+    subscribe: "SELECT subscription_id, topic_id, lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, resurrected, missed
+        FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz)",
     subscribe_lanes: subscribe.lanes,
-    subscription_list: subscription_list,
+    subscribe_list: subscribe.list,
     outstanding: outstanding,
-    topic_create: topic_create,
-    topic_get: topic_get,
-    topic_list: topic_list,
-    alter_topic: alter_topic,
-    set_state: state,
-    remove: remove,
-    remove_dead_letters: remove.dead_letters,
-    resurrect: resurrect,
-    seek: seek,
-    policy_set: policy.set,
+    // Topic, group, act, the states it may start from, the state it leads to, actor, injected time.
+    state_set: "SELECT topic_id, state, changed FROM {schema}.set_state($1, $2, $3, $4, $5, $6, $7)",
+    // Topic, group, how many dead letters the steps before deleted, actor, injected time.
+    state_remove: "SELECT state, removed FROM {schema}.remove_subscription($1, $2, $3, $4, $5)",
+    // Topic, group, at most, and the last dead letter of the step before: subscription id, time of burial, offset.
+    state_remove_dead_letters: "SELECT subscription_id, buried_at, message_offset, dead_letters
+        FROM {schema}.empty_cancelled($1, $2, $3, $4, $5::timestamptz, $6)",
+    // Topic, group, messages behind the head at most (null for any), actor, injected time.
+    resurrect: "SELECT topic_id, state, resurrected, next_offset, missed, missed_first, missed_last
+        FROM {schema}.resurrect($1, $2, $3, $4, $5)",
+    // Topic, group, start (as for subscribe), its number, its time, whether it is a dry run, actor, injected time.
+    seek: "SELECT topic_id, from_offset, to_offset, replayed, skipped, leases_lost FROM {schema}.seek($1, $2, $3, $4, $5, $6, $7, $8)",
+    // Topic, group, policy as JSON (null for the topic's), actor, injected time.
+    policy_set: "SELECT {schema}.set_policy($1, $2, $3::jsonb, $4, $5) AS state",
     policy_get: policy.get,
     policy_settings: policy.settings,
-    release_lease: release_lease,
-    force_complete: force_complete,
-    stuck: log.stuck,
-    audit: audit,
-    acks: acks,
-    maintain: maintain.round,
-    forget_inbox: maintain.forget_inbox,
-    transaction_begin: transaction.begin,
-    transaction_enter: transaction.enter,
-    transaction_settle: transaction.settle,
-    advance: maintain.advance,
-    heads_with_news: maintain.news,
-    dead_letters: dead_letters,
-    redrive_page: redrive.page,
-    redrive: redrive.letters,
-    purge: purge,
-    cron_last: cron.last,
-    cron_fire: cron.fire,
-    raise_flag: arm.raise_flag,
-    news: arm.news,
-    clean_worn: clean.worn,
+    audit_list: audit.list,
+    audit_acks: audit.acks,
+
+    dead_letter_list: dead_letter.list,
+    dead_letter_page: dead_letter.page,
+    // Subscription id, dead letters, their lanes (null where not ordered), how many the steps before redrove, how many have lost
+    // their message, whether this is the last step, actor, injected time.
+    dead_letter_redrive: "SELECT redriven, topic_id FROM {schema}.redrive($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)",
+    // Subscription id, dead letters, how many the steps before purged, whether this is the last step, actor, injected time.
+    dead_letter_purge: "SELECT {schema}.purge($1, $2, $3, $4, $5, $6::timestamptz) AS purged",
+
     doctor_delivery: doctor.delivery,
     doctor_upkeep: doctor.upkeep,
     doctor_durability: doctor.durability,
     doctor_rights: doctor.rights,
-    elect: election.elect,
-    resign: election.resign,
-    detect: detect,
-    track: tracking.step,
-    records: tracking.records,
-    clean: clean.messages,
-    clean_clock: clean.clock,
-    clean_partitions: clean.partitions,
-    clean_subscriptions: clean.subscriptions,
-    clean_forget: clean.forget,
-    jobs: jobs.list,
-    job_ran: jobs.ran,
-    probe: jobs.probe,
-    backfill_list: tracking.backfill_list,
-    backfill_start: tracking.backfill_start,
-    backfill_turn: tracking.backfill_turn,
-    backfill_take: tracking.backfill_take,
-    backfill_step: tracking.backfill_step,
-    backfill_fail: tracking.backfill_fail,
+
+    // Worker, term in ms, injected time.
+    maintenance_elect: "SELECT {schema}.elect($1, $2, $3::timestamptz) AS elected",
+    maintenance_resign: "SELECT {schema}.resign($1)",
+    maintenance_jobs: "SELECT job, runs, failures, rows, backlog, last_run_at, duration_us, last_error FROM {schema}.jobs()",
+    // Job, duration in us, rows, backlog, error, injected time.
+    maintenance_job_ran: "SELECT {schema}.job_ran($1, $2, $3, $4, $5, $6::timestamptz)",
+    maintenance_probe: maintenance.probe,
+    maintenance_advance: maintenance.advance,
+    maintenance_news: maintenance.news,
+    // Messages to promote at most, injected time.
+    maintenance_round: "SELECT promoted, dedup_forgotten FROM {schema}.maintain($1, $2::timestamptz)",
+    // Retention in ms, at most, injected time.
+    maintenance_forget_inbox: "SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten",
+    detect: "SELECT kind, topic, group_name FROM {schema}.detect_dead($1::timestamptz)",
+    clean_clock: "SELECT {schema}.elapse($1::timestamptz) AS elapsed_ms",
+    // Topic id, messages at most, injected time.
+    clean_messages: "SELECT topic, removed, missed_groups, missed, missed_first, missed_last, more
+        FROM {schema}.clean($1, $2, $3::timestamptz)",
+    // Topic id, how long to wait for a lock in ms, injected time.
+    clean_partitions: "SELECT topic, created, dropped, removed, ahead, locked, missed_groups, missed, missed_first, missed_last
+        FROM {schema}.keep_partitions($1, $2, $3::timestamptz)",
+    // Above this subscription id, older than in ms, injected time.
+    clean_subscriptions: "SELECT subscription_id, topic, group_name, moved, deleted
+        FROM {schema}.clean_subscription($1, $2::bigint, $3::timestamptz)",
+    // Rows of each kind at most, injected time.
+    clean_forget: "SELECT {schema}.forget_old($1, $2::timestamptz) AS forgotten",
+    // Topic, age in ms, whether it is a dry run, actor, injected time. A row per group that gave up messages.
+    clean_force_complete: "SELECT group_name, messages, until FROM {schema}.force_complete($1, $2, $3, $4, $5)",
+    clean_worn: clean.worn,
+
+    // Topic id, offsets at most, injected time.
+    tracking_step: "SELECT recorded, changed, completed, removed, more FROM {schema}.track($1, $2, $3::timestamptz)",
+    // Topic, first offset, last offset, records at most, injected time.
+    tracking_records: "SELECT message_offset, required, completed, completed_at
+        FROM {schema}.records($1, $2, $3, $4, $5::timestamptz)",
+    // Subscription id, or null for all.
+    tracking_backfill_list: "SELECT topic, group_name, state, first_offset, last_offset, checkpoint, created_at, progressed_at, ran_ms,
+            rate_max, error
+        FROM {schema}.backfills($1)",
+    // Topic, group, messages at most, messages a second at most, actor, injected time.
+    tracking_backfill_start: "SELECT {schema}.start_backfill($1, $2, $3, $4, $5, $6::timestamptz) AS subscription_id",
+    // Topic, group, whether to resume (otherwise cancel), actor, injected time.
+    tracking_backfill_turn: "SELECT {schema}.turn_backfill($1, $2, $3, $4, $5::timestamptz) AS subscription_id",
+    // Worker, for how long in ms, injected time. A backfill that has work and no other worker.
+    tracking_backfill_take: "SELECT {schema}.take_backfill($1, $2, $3::timestamptz) AS subscription_id",
+    // Subscription id, worker, offsets at most, for how long the worker keeps it in ms, injected time.
+    tracking_backfill_step: "SELECT processed, changed FROM {schema}.step_backfill($1, $2, $3, $4, $5::timestamptz)",
+    // Subscription id, worker, error.
+    tracking_backfill_fail: "SELECT {schema}.fail_backfill($1, $2, $3)",
 }
 
 /// Puts the namespace into a statement: `{schema}` quoted as an identifier, `{name}` bare inside literals. The rule for

@@ -19,7 +19,7 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName) -> Result<Vec<
         .connections
         .query(
             &format!("listing subscriptions of topic {name}"),
-            &store.statements.subscription_list,
+            &store.statements.subscribe_list,
             &[&topic.topic_id.0, &millis(FLAPPING_WINDOW), &store.clock.injected(), &PARKED_PER_LANE_MAX],
         )
         .await?;

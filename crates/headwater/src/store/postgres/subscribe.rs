@@ -87,7 +87,7 @@ pub(super) async fn catch_up(store: &PostgresStore, topic: TopicId, start: Start
             .connections
             .query(
                 "advancing the head",
-                &store.statements.advance,
+                &store.statements.maintenance_advance,
                 &[&topic.0, &CATCH_UP_ROWS, &GAPS_NOTED_MAX],
             )
             .await?;

@@ -144,11 +144,11 @@ impl Session {
         let made_at = Instant::now();
         let (client, _) = hosts.connect(drive).await.map_err(translate)?;
         let key = rand::random::<i64>() & i64::MAX;
-        let row = client.query_one(&statements.prove, &[&key]).await.map_err(translate)?;
+        let row = client.query_one(&statements.take_over_prove, &[&key]).await.map_err(translate)?;
         if !row.get::<_, bool>("taken") {
             return Err(Error::new(ErrorKind::Conflict, "the advisory lock of a random key is taken"));
         }
-        let watch = client.prepare(&statements.watch).await.map_err(translate)?;
+        let watch = client.prepare(&statements.take_over_watch).await.map_err(translate)?;
         Ok(Session { client, key, watch, made_at })
     }
 
@@ -210,7 +210,7 @@ async fn withdraw(store: &PostgresStore, owner: &Owner) -> Result<()> {
         return Ok(());
     }
     let doing = "withdrawing the proof of life";
-    let asked = &store.statements.withdraw;
+    let asked = &store.statements.take_over_withdraw;
     store.connections.query_leases_within(WATCH_MAX, doing, asked, &[&owner.as_str()]).await?;
     store.prover.state().proven.remove(owner);
     Ok(())
@@ -220,7 +220,7 @@ async fn end(store: &PostgresStore, gone: &Gone) -> Result<u64> {
     let now = store.clock.injected();
     let params: [&(dyn ToSql + Sync); 4] = [&gone.owner, &gone.key, &gone.seen_at, &now];
     let doing = "ending the leases of a process that ended";
-    let asked = &store.statements.take_over;
+    let asked = &store.statements.take_over_end;
     let rows = store.connections.query_leases_within(ANSWER_TIMEOUT, doing, asked, &params).await?;
     let Some(row) = rows.first() else { return Ok(0) };
     let leases = u64::try_from(row.get::<_, i64>("leases")).expect("a count is not negative");

@@ -309,7 +309,7 @@ async fn a_start_by_time_misses_nothing_that_commits_later() {
 #[tokio::test]
 async fn an_open_duplicate_does_not_hold_up_due_messages() {
     let Some(scene) = Scene::new() else { return };
-    let clock = crate::ManualClock::at(jiff::Timestamp::now());
+    let clock = crate::clock::ManualClock::at(jiff::Timestamp::now());
     let options = OpenOptions::default().clock(crate::Clock::Manual(clock.clone()));
     let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
     subscribed(&store).await;

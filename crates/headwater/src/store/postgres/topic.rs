@@ -38,7 +38,7 @@ pub(super) async fn alter(
 ) -> Result<Topic> {
     let params: [&(dyn ToSql + Sync); 4] =
         [&name.as_str(), &Json(settings), &store.actor, &store.clock.injected()];
-    save(store, &format!("changing topic {name}"), &store.statements.alter_topic, &params).await?;
+    save(store, &format!("changing topic {name}"), &store.statements.topic_alter, &params).await?;
     get(store, name).await
 }
 

@@ -34,7 +34,7 @@ pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64
 pub(super) fn list(connection: &Connection, name: &TopicName, offset: Offset) -> Attempt<Vec<Ack>> {
     let topic = topic::get(connection, name)?.topic_id;
     let message = log::keys(connection, topic, offset.0, offset.0)?.pop();
-    let mut statement = connection.prepare_cached(super::sql!(acks))?;
+    let mut statement = connection.prepare_cached(super::sql!(audit.acks))?;
     let found = decode::all(&mut statement, params![topic.0, offset.0], |row| {
         let (lane, lanes): (Option<u16>, u16) = (row.get(5)?, row.get(6)?);
         // A lane's range spans messages of other lanes, which other owners acked.

@@ -17,16 +17,16 @@ const FORGET_MAX: u32 = 10_000;
 pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
-        let mut statement = work.connection.prepare_cached(super::sql!(maintain.promote_topics))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(maintenance.promote_topics))?;
         decode::all(&mut statement, [now_ms], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?
     };
     let mut done = Maintained::default();
     for (topic, last_offset) in due {
         done.promoted += promote(work, topic, last_offset, now_ms)?.1;
     }
-    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_dedup))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_dedup))?;
     done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
-    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_inbox))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_inbox))?;
     let handled_before_ms = now_ms.saturating_sub(super::millis(INBOX_RETENTION));
     done.inbox_forgotten = forget.execute(params![handled_before_ms, INBOX_FORGET_MAX])? as u64;
     Ok(done)

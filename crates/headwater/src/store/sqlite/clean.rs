@@ -427,7 +427,7 @@ pub(super) fn note_missed(
 ) -> Attempt<()> {
     let Some((first, last)) = range else { return Ok(()) };
     let messages = i64::try_from(messages).unwrap_or(i64::MAX);
-    connection.prepare_cached(super::sql!(force_complete.missed))?.execute(params![
+    connection.prepare_cached(super::sql!(clean.missed))?.execute(params![
         subscription_id,
         messages,
         first,

@@ -27,7 +27,7 @@ pub(super) fn list(
     selection: &DeadLetterSelection,
     limit: u32,
 ) -> Attempt<Vec<DeadLetter>> {
-    let mut statement = connection.prepare_cached(super::sql!(dead_letters))?;
+    let mut statement = connection.prepare_cached(super::sql!(dead_letter.list))?;
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
     parameters.push(&limit);
@@ -130,7 +130,7 @@ struct Of {
 impl Of {
     fn find(work: &Work<'_>, selection: &DeadLetterSelection) -> Attempt<Option<Self>> {
         let subscription_id = selection.subscription_id.0;
-        let mut statement = work.connection.prepare_cached(super::sql!(redrive.of))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.of))?;
         let found = statement.query_row([subscription_id], |row| {
             Ok(Of {
                 subscription_id,
@@ -169,14 +169,14 @@ fn page(
         Some(until) => until,
         None => work
             .connection
-            .prepare_cached(super::sql!(redrive.newest))?
+            .prepare_cached(super::sql!(dead_letter.newest))?
             .query_row([subscription.subscription_id], |row| row.get(0))?,
     };
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
     let rest: [&dyn ToSql; 3] = [&position.after, &until, &DEAD_LETTERS_PER_STEP];
     parameters.extend(rest);
-    let mut statement = work.connection.prepare_cached(super::sql!(redrive.page))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.page))?;
     let mut page = decode::all(&mut statement, parameters.as_slice(), |row| {
         Ok(Letter {
             dead_letter_key: row.get(0)?,
@@ -234,7 +234,7 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Atte
 }
 
 fn remove<'a>(work: &mut Work<'_>, dead_letters: impl Iterator<Item = &'a Letter>) -> Attempt<u64> {
-    let mut statement = work.connection.prepare_cached(super::sql!(purge))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.purge))?;
     let mut removed = 0;
     for dead_letter in dead_letters {
         removed += statement.execute([dead_letter.dead_letter_key])? as u64;

@@ -8,7 +8,7 @@ use super::fault::Attempt;
 use super::work::Work;
 use super::{clean, decode, millis, settle, tracking};
 use crate::error::Result;
-use crate::maintain::Job;
+use crate::maintenance::Job;
 use crate::name::{GroupName, TopicName};
 use crate::store::Detected;
 use crate::topic::TopicId;

@@ -157,6 +157,6 @@ fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
 /// Removes an owner. Until its last heartbeat it counts as serving its subscriptions.
 pub(super) fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
     serve_no_more(work, owner, &[])?;
-    work.connection.prepare_cached(super::sql!(depart))?.execute([owner])?;
+    work.connection.prepare_cached(super::sql!(heartbeat.depart))?.execute([owner])?;
     Ok(())
 }

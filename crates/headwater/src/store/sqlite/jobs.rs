@@ -7,27 +7,27 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Attempt;
 use super::work::Work;
 use super::{decode, millis};
-use crate::maintain::{Job, JobRun, JobStatus};
+use crate::maintenance::{Job, JobRun, JobStatus};
 use crate::name::Owner;
 
 /// Elects or confirms a worker for a term; true if it is this one.
 pub(super) fn elect(work: &mut Work<'_>, worker: &Owner, term: Duration) -> Attempt<bool> {
     let now_ms = work.now_ms();
     let until_ms = now_ms.saturating_add(millis(term));
-    let mut statement = work.connection.prepare_cached(super::sql!(election.elect))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(maintenance.elect))?;
     Ok(statement.execute(params![worker.as_str(), until_ms, now_ms])? == 1)
 }
 
 /// Ends a worker's term early.
 pub(super) fn resign(work: &mut Work<'_>, worker: &Owner) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!(election.resign))?.execute([worker.as_str()])?;
+    work.connection.prepare_cached(super::sql!(maintenance.resign))?.execute([worker.as_str()])?;
     Ok(())
 }
 
 /// Records a run. The detector stores the time of its last check itself: a failed run of it has not checked.
 pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
     let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    work.connection.prepare_cached(super::sql!(jobs.ran))?.execute(params![
+    work.connection.prepare_cached(super::sql!(maintenance.job_ran))?.execute(params![
         run.job.as_str(),
         whole(run.rows),
         whole(run.backlog),
@@ -41,7 +41,7 @@ pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
 
 /// The results of each job, in the order of a round; jobs that never ran are left out.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
-    let mut statement = connection.prepare_cached(super::sql!(jobs.get))?;
+    let mut statement = connection.prepare_cached(super::sql!(maintenance.job))?;
     let mut jobs = Vec::new();
     for job in Job::ALL {
         let status = statement.query_row([job.as_str()], |row| {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::work::Kind;
 use super::{SqliteStore, advance_heads, clean, detect, jobs, log, retire, topic};
 use crate::error::Result;
-use crate::maintain::{JobRun, JobStatus};
+use crate::maintenance::{JobRun, JobStatus};
 use crate::name::Owner;
 use crate::store::maintenance::warn_missed;
 use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};

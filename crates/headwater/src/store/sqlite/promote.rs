@@ -24,8 +24,8 @@ pub(super) fn promote(
     let connection = work.connection;
     let due = due(connection, topic, now_ms)?;
     let mut head = last_offset;
-    let mut remove = connection.prepare_cached(super::sql!(maintain.promote_remove))?;
-    let mut dedup = connection.prepare_cached(super::sql!(maintain.promote_dedup))?;
+    let mut remove = connection.prepare_cached(super::sql!(maintenance.promote_remove))?;
+    let mut dedup = connection.prepare_cached(super::sql!(maintenance.promote_dedup))?;
     for (schedule_id, message_id, dedup_key) in &due {
         head += 1;
         log::append_scheduled(connection, topic, head, *schedule_id, now_ms)?;
@@ -44,7 +44,7 @@ pub(super) fn promote(
 type Due = (i64, Vec<u8>, Option<String>);
 
 fn due(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
-    let mut statement = connection.prepare_cached(super::sql!(maintain.promote_due))?;
+    let mut statement = connection.prepare_cached(super::sql!(maintenance.promote_due))?;
     let rows = statement.query_map(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })?;

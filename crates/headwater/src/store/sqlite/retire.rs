@@ -143,12 +143,12 @@ fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
 }
 
 fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {
-    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_dedup))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_dedup))?;
     Ok(forget.execute(params![work.now_ms(), ROWS_PER_STEP])? as u64)
 }
 
 fn forget_inbox(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(INBOX_RETENTION));
-    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_inbox))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_inbox))?;
     Ok(forget.execute(params![before_ms, ROWS_PER_STEP])? as u64)
 }

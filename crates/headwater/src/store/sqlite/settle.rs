@@ -1,14 +1,16 @@
-//! Settle: ends leases, whole or in parts.
+//! Settle: end leases, whole or in parts; and give live ones more time.
 //!
 //! Each settlement is checked against what its token holds before anything is written, so the settlement of a lost
 //! lease changes nothing; and all settlements of a call are one transaction, so a buried message is never removed
 //! without being stored as a dead letter.
 
+use std::time::Duration;
+
 use rusqlite::params;
 
 use super::fault::Attempt;
 use super::log::{self, Burial};
-use super::range::{DUE_NOW, Part, next_token};
+use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
 use super::work::Work;
 use super::{acks, audit, decode, millis};
 use crate::error::{Error, Result};
@@ -29,11 +31,25 @@ pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt
         .collect()
 }
 
+/// Moves the deadlines to `lease` from now; zero means no deadline.
+pub(super) fn extend(work: &mut Work<'_>, leases: &[LeaseId], lease: Duration) -> Attempt<Vec<Result<()>>> {
+    let now_ms = work.now_ms();
+    let due_at_ms = if lease.is_zero() { DUE_NEVER } else { now_ms.saturating_add(millis(lease)) };
+    let mut statement = work.connection.prepare_cached(super::sql!(settle.extend))?;
+    let mut results = Vec::with_capacity(leases.len());
+    for id in leases {
+        let parameters = params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str(), due_at_ms];
+        let extended = statement.execute(parameters)?;
+        results.push(if extended > 0 { Ok(()) } else { Err(Error::lease_lost(id.token.0)) });
+    }
+    Ok(results)
+}
+
 /// Ends a lease at an operator's request, regardless of its owner and its deadline: its messages are redelivered at
 /// once, as if never handed out.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
     let held = {
-        let mut statement = work.connection.prepare_cached(super::sql!(release_lease))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(settle.release))?;
         decode::all(&mut statement, [token.0], Part::read)?
     };
     let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
@@ -43,7 +59,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
     }
     let (topic_id, topic, group) = work
         .connection
-        .prepare_cached(super::sql!(redrive.of))?
+        .prepare_cached(super::sql!(dead_letter.of))?
         .query_row([model.subscription_id], |row| {
             Ok((TopicId(row.get(0)?), decode::name(row, 3)?, row.get::<_, String>(4)?))
         })?;

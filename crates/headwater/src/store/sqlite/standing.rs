@@ -40,7 +40,7 @@ impl Extent {
     }
 
     pub(super) fn find(connection: &Connection, topic: TopicId) -> Attempt<Option<Self>> {
-        let mut statement = connection.prepare_cached(super::sql!(topic_get.extent))?;
+        let mut statement = connection.prepare_cached(super::sql!(topic.extent))?;
         Ok(statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?)
     }
 

@@ -74,7 +74,7 @@ pub(super) fn remove(
 ) -> Attempt<bool> {
     let topic = topic::get(work.connection, name)?;
     let cancelled: Vec<(i32, bool)> = {
-        let mut statement = work.connection.prepare_cached(super::sql!(remove.cancelled))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(state.cancelled))?;
         let parameters = params![topic.topic_id.0, group.as_str()];
         decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
     };
@@ -105,14 +105,14 @@ pub(super) fn remove(
 /// How many dead letters the removal of a group deletes.
 pub(super) fn dead_letters(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<u64> {
     let topic = topic::get(connection, name)?;
-    let mut statement = connection.prepare_cached(super::sql!(remove.dead_letter_count))?;
+    let mut statement = connection.prepare_cached(super::sql!(state.dead_letter_count))?;
     let parameters = params![topic.topic_id.0, group.as_str()];
     Ok(statement.query_row(parameters, |row| decode::count(row, 0))?)
 }
 
 /// Deletes rows of a cancelled subscription that may be many, up to the limit of a step; true if none is left.
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
-    for sql in [super::sql!(remove.dead_letters), super::sql!(state.forget_waiting)] {
+    for sql in [super::sql!(state.remove_some_dead_letters), super::sql!(state.forget_waiting)] {
         let deleted =
             work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
         if deleted > 0 {
@@ -126,11 +126,11 @@ fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
     tracking::forget_subscription(work.connection, subscription_id)?;
     for sql in [
-        super::sql!(remove.cursor),
-        super::sql!(remove.dead_letter),
-        super::sql!(remove.activity),
-        super::sql!(remove.group_rate),
-        super::sql!(remove.subscription),
+        super::sql!(state.remove_cursor),
+        super::sql!(state.remove_dead_letters),
+        super::sql!(state.remove_activity),
+        super::sql!(state.remove_group_rate),
+        super::sql!(state.remove),
     ] {
         work.connection.prepare_cached(sql)?.execute([subscription_id])?;
     }

@@ -24,7 +24,7 @@ pub(super) fn list(
 ) -> Attempt<Vec<SubscriptionStatus>> {
     let topic = topic::get(connection, name)?;
     let head = Extent::load(connection, topic.topic_id)?.head;
-    let mut statement = connection.prepare_cached(super::sql!(subscription_list))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.list))?;
     let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
     for Listed { mut status, lanes, restarts_floor } in rows {

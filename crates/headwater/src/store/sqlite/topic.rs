@@ -34,7 +34,7 @@ pub(super) fn insert(
     settings: &TopicSettings,
     now_ms: i64,
 ) -> Attempt<()> {
-    connection.prepare_cached(super::sql!(topic_create))?.execute(params![
+    connection.prepare_cached(super::sql!(topic.create))?.execute(params![
         name.as_str(),
         now_ms,
         Value::from(settings.to_map()).to_string()
@@ -70,7 +70,7 @@ pub(super) fn alter(
 /// version has are kept. The tracking mode is kept too: it is changed by its own step.
 fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> Attempt<Map<String, Value>> {
     let mut stored: Map<String, Value> = connection
-        .prepare_cached(super::sql!(alter_topic.settings))?
+        .prepare_cached(super::sql!(topic.settings))?
         .query_row([topic.0], |row| decode::json(row, 0))?;
     let mut detail = Map::new();
     for (name, to) in settings.to_map() {
@@ -83,7 +83,7 @@ fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> A
         }
     }
     let stored = Value::from(stored).to_string();
-    connection.prepare_cached(super::sql!(alter_topic.store))?.execute(params![topic.0, stored])?;
+    connection.prepare_cached(super::sql!(topic.store))?.execute(params![topic.0, stored])?;
     Ok(detail)
 }
 
@@ -129,13 +129,13 @@ pub(super) fn get(connection: &Connection, name: &TopicName) -> Attempt<Topic> {
 }
 
 fn find(connection: &Connection, name: &TopicName) -> Attempt<Option<Topic>> {
-    let mut statement = connection.prepare_cached(super::sql!(topic_get))?;
+    let mut statement = connection.prepare_cached(super::sql!(topic.get))?;
     Ok(statement.query_row([name.as_str()], read).optional()?)
 }
 
 /// All topics by name.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
-    let mut statement = connection.prepare_cached(super::sql!(topic_list))?;
+    let mut statement = connection.prepare_cached(super::sql!(topic.list))?;
     Ok(decode::all(&mut statement, [], |row| {
         let (head, first): (i64, i64) = (row.get(3)?, row.get(6)?);
         let watermark: Option<i64> = row.get(7)?;

@@ -1,9 +1,3 @@
--- name: claimable
--- Purpose: the subscriptions for which a claim may find something.
--- Parameters: subscription ids, injected time.
--- Index: subscription_pkey, head_pkey, cursor_pkey; those of the outstanding ranges and of the schedule.
-SELECT subscription_id FROM {schema}.claimable($1, $2::timestamptz)
-
 -- name: news
 -- Purpose: the last offset taken of each of these topics: when it moves, somebody published or is about to commit.
 -- Parameters: topic ids.
@@ -15,9 +9,3 @@ SELECT t.topic_id, {schema}.last_taken(t.topic_id) AS last_taken FROM {schema}.t
 -- Parameters: channel, payload.
 -- Index: none.
 SELECT pg_notify($1, $2)
-
--- name: raise_flag
--- Purpose: say that this process waits for topics, so that publishers notify.
--- Parameters: topic ids, waiter id, for how many ms.
--- Index: waiter_pkey.
-SELECT {schema}.raise_flag($1, $2, $3)

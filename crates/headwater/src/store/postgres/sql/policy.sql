@@ -8,12 +8,6 @@ FROM {schema}.topic t
 LEFT JOIN {schema}.subscription s ON s.topic_id = t.topic_id AND s.group_name = $2 AND s.status <> 'cancelled'
 WHERE t.name = $1
 
--- name: set
--- Purpose: give a group a delivery policy of its own; returns its state.
--- Parameters: topic, group, policy as JSON (null for the topic's), actor, injected time.
--- Index: subscription_group.
-SELECT {schema}.set_policy($1, $2, $3::jsonb, $4, $5) AS state
-
 -- name: settings
 -- Purpose: the delivery policies of subscriptions that are not cancelled, and the settings of their topics.
 -- Parameters: subscription ids.

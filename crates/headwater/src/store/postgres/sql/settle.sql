@@ -22,16 +22,3 @@ RETURNING o.token,
     -- Evaluated once as well: where no topic keeps an ack log, none is called for.
     CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
          THEN {schema}.log_ack(o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner, $3::timestamptz) END AS logged
-
--- name: parts
--- Purpose: settle parts of one lease, all or nothing; null if the lease is lost.
--- Parameters: token, subscription id, owner, first offsets, last offsets, outcomes, delays in ms, errors, keys, durable,
--- injected time, expected time.
--- Index: outstanding_pkey (token, first_offset).
-SELECT {schema}.settle_parts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz, $12) AS topic_id
-
--- name: wake
--- Purpose: wake other processes that wait for a topic, because a lane of it became free.
--- Parameters: topic ids.
--- Index: waiter_pkey.
-SELECT {schema}.wake(t, true, false) FROM unnest($1::integer[]) t

@@ -1,13 +1,70 @@
--- name: create
--- Purpose: subscribe a group, or find the subscription it has; a dead one is resurrected.
--- Parameters: topic, group, start (beginning, now, offset, timestamp, bounded), its number, its time, how far back restarts
--- count in ms, injected time.
--- Index: subscription_group.
-SELECT subscription_id, topic_id, lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, resurrected, missed
-FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz)
-
 -- name: lanes
 -- Purpose: how many lanes a subscription has.
 -- Parameters: subscription id.
 -- Index: subscription_pkey.
 SELECT lanes FROM {schema}.subscription WHERE subscription_id = $1
+
+-- name: list
+-- Purpose: the subscriptions of a topic, how far each is and how it is doing.
+-- Parameters: topic id, how far back restarts count in ms, injected time, parked rows that make a lane full.
+-- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, owner_pkey, message primary key.
+SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, b.heartbeat_at, t.heartbeat_timeout_ms,
+       CASE WHEN b.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - b.heartbeat_at) * 1000)::bigint
+            WHEN b.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
+       c.next_offset, f.floor, f.lag,
+       CASE WHEN f.lag > 0 THEN (
+           SELECT m.created_at FROM {schema}.messages(s.topic_id, f.floor + 1) m
+           ORDER BY m.message_offset LIMIT 1) END AS oldest_pending,
+       o.leased, o.waiting, o.in_flight, o.retrying, s.reassigned, s.missed, s.missed_first, s.missed_last,
+       CASE WHEN s.lanes > 0 THEN (
+           SELECT count(*) FROM (
+               SELECT q.lane FROM {schema}.outstanding q WHERE q.subscription_id = s.subscription_id AND q.parked
+               GROUP BY q.lane HAVING count(*) >= $4) l) ELSE 0 END AS lanes_full,
+       (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = s.subscription_id) AS dead_letters,
+       a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us, a.processes,
+       CASE WHEN s.restarts_since >= now.at - make_interval(secs => $2::bigint / 1000.0) AND f.floor <= s.restarts_floor
+            THEN s.restarts ELSE 0 END AS restarts
+FROM (SELECT coalesce($3::timestamptz, clock_timestamp()) AS at) now
+CROSS JOIN {schema}.subscription s
+JOIN {schema}.topic t ON t.topic_id = s.topic_id
+-- Where the head will be when somebody looks: a group that nobody serves lags behind what was published, not behind a head
+-- that stands still for want of claims.
+CROSS JOIN LATERAL (
+    SELECT greatest((SELECT e.head FROM {schema}.head e WHERE e.topic_id = t.topic_id),
+                    (SELECT m.message_offset FROM {schema}.messages(t.topic_id) m
+                     ORDER BY m.message_offset DESC LIMIT 1)) AS head
+) h
+CROSS JOIN LATERAL (
+    SELECT min(q.next_offset) AS next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
+) c
+CROSS JOIN LATERAL (
+    SELECT min(q.first_offset) AS lowest, coalesce(sum(q.last_offset - q.first_offset + 1), 0)::bigint AS offsets,
+           count(*) FILTER (WHERE q.owner IS NOT NULL AND q.due_at > now.at) AS leased,
+           count(*) FILTER (WHERE q.owner IS NULL OR q.due_at <= now.at) AS waiting,
+           coalesce(sum(q.last_offset - q.first_offset + 1) FILTER (WHERE q.owner IS NOT NULL AND q.due_at > now.at), 0)::bigint
+               AS in_flight,
+           coalesce(sum(q.last_offset - q.first_offset + 1) FILTER (
+               WHERE q.owner IS NULL AND q.attempts > 0 AND NOT q.parked AND q.due_at > now.at), 0)::bigint AS retrying
+    FROM {schema}.outstanding q WHERE q.subscription_id = s.subscription_id
+) o
+CROSS JOIN LATERAL (
+    SELECT least(c.next_offset, o.lowest) - 1 AS floor,
+           CASE WHEN s.lanes > 0 THEN greatest(h.head - least(c.next_offset, o.lowest) + 1, 0)
+                ELSE greatest(h.head - c.next_offset + 1, 0) + o.offsets END AS lag
+) f
+CROSS JOIN LATERAL (
+    -- Totals are everybody's, also of those that left; what is lately is of those that speak.
+    SELECT coalesce(sum(q.processed), 0)::bigint AS processed, coalesce(sum(q.failed), 0)::bigint AS failed,
+           coalesce(sum(q.filtered), 0)::bigint AS filtered, coalesce(sum(q.rate) FILTER (WHERE l.lives), 0) AS rate,
+           coalesce(sum(q.handling_mean_us * q.rate) FILTER (WHERE l.lives) / nullif(sum(q.rate) FILTER (WHERE l.lives), 0),
+                    avg(q.handling_mean_us) FILTER (WHERE l.lives), 0)::bigint AS handling_mean_us,
+           coalesce(max(q.handling_p95_us) FILTER (WHERE l.lives), 0) AS handling_p95_us,
+           count(*) FILTER (WHERE l.lives) AS processes, max(q.seen_at) AS seen_at
+    FROM {schema}.activity_seen q
+    CROSS JOIN LATERAL (SELECT q.owner <> '' AND q.seen_at > now.at - make_interval(secs => t.heartbeat_timeout_ms / 1000.0) AS lives) l
+    WHERE q.subscription_id = s.subscription_id
+) a
+-- As the view "heard" has it.
+CROSS JOIN LATERAL (SELECT greatest(s.heartbeat_at, a.seen_at) AS heartbeat_at) b
+WHERE s.topic_id = $1
+ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id DESC

@@ -1,9 +1,3 @@
--- name: end
--- Purpose: end the leases of an owner whose proof is gone; no row if it was seen alive since.
--- Parameters: owner, key of the proof, when the owner was last seen alive, injected time.
--- Index: owner_pkey, proof_pkey; a scan of the outstanding ranges.
-SELECT leases, topic_ids FROM {schema}.take_over($1, $2, $3, $4::timestamptz)
-
 -- name: prove
 -- Purpose: let this session prove that its process lives: take the lock of a key that is new, and remember it.
 -- Parameters: key.
@@ -16,9 +10,3 @@ SELECT pg_try_advisory_lock($1) AS taken, set_config('headwater.proof', $1::bigi
 -- Index: proof_pkey, owner_pkey.
 SELECT current_setting('headwater.proof', true) IS NOT DISTINCT FROM $2::bigint::text AS kept, w.owner, w.key, w.seen_at
 FROM (SELECT) one LEFT JOIN {schema}.watch($1, $2, $3) w ON true
-
--- name: withdraw
--- Purpose: take back an owner's proof.
--- Parameters: owner.
--- Index: proof_pkey.
-SELECT {schema}.withdraw($1)

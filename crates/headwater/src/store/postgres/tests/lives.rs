@@ -2,11 +2,10 @@
 
 use super::races::{claim_of, in_time, until_true};
 use super::*;
-use crate::ManualClock;
+use crate::clock::ManualClock;
 use crate::lease::GroupLimits;
 use crate::settle::Outcome;
-use crate::store::OffsetRange;
-use crate::store::{Served, Signal};
+use crate::store::{OffsetRange, Served, Signal};
 use crate::subscription::SubscriptionState;
 
 fn group() -> GroupName {

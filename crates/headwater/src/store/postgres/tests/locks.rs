@@ -4,7 +4,7 @@
 use super::lives::until_somebody_waits;
 use super::races::{claim_of, in_time};
 use super::*;
-use crate::ManualClock;
+use crate::clock::ManualClock;
 use crate::lease::GroupLimits;
 use crate::store::Served;
 use crate::subscription::Activity;

@@ -1,7 +1,7 @@
 //! Due scheduled messages are promoted into the log with a budget in bytes, not only in messages.
 
 use super::*;
-use crate::ManualClock;
+use crate::clock::ManualClock;
 
 const MIB: usize = 1024 * 1024;
 

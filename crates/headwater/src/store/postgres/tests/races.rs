@@ -5,9 +5,10 @@ use std::future::Future;
 use tokio_postgres::AsyncMessage;
 
 use super::*;
+use crate::Clock;
+use crate::clock::ManualClock;
 use crate::lease::GroupLimits;
 use crate::topic::Ordering;
-use crate::{Clock, ManualClock};
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -77,7 +77,7 @@ async fn large_headers_do_not_come_with_their_rows() {
     let messages =
         [small, trace, message(&even, 1), message(&odd, 1), message(&even, 100), message(&odd, 100)];
     store.publish(&orders(), &messages).await.unwrap();
-    let sql = &store.statements.fetch;
+    let sql = &store.statements.log_fetch;
     let read = async |bound| {
         let params: [&(dyn ToSql + Sync); 5] = [&topic.0, &1_i64, &6_i64, &8_192_i32, &rows_max(bound)];
         scene.client().await.query(sql, &params).await.unwrap()
@@ -102,7 +102,7 @@ async fn large_messages_that_are_removed_meanwhile_are_holes() {
     let mut store = scene.open().await;
     let topic = subscribed(&store).await.topic.topic_id;
     store.publish(&orders(), &vec![NewMessage::new(vec![b'x'; 16_000]); 3]).await.unwrap();
-    Arc::get_mut(&mut store.statements).unwrap().fetch_sizes =
+    Arc::get_mut(&mut store.statements).unwrap().log_sizes =
         "SELECT 1::bigint, 1, 1::bigint WHERE $1::integer IS NULL AND $2::bigint[] IS NULL".to_owned();
     let range = OffsetRange::new(Offset(1), Offset(3));
     let fetched = store.fetch_within(topic, range, FetchBound::at_least_one(0)).await.unwrap();

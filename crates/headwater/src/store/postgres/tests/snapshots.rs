@@ -2,7 +2,7 @@
 
 use super::races::claim_of;
 use super::*;
-use crate::ManualClock;
+use crate::clock::ManualClock;
 use crate::settle::Outcome;
 
 /// How many index entries of the namespace a claim visits. Those of dead rows count.

@@ -1,10 +1,10 @@
 //! Maintenance under conditions specific to PostgreSQL: rolled back transactions, concurrent workers, snapshots, late messages.
 
 use super::*;
-use crate::store::OffsetRange;
-use crate::store::{TrackStep, Tracking as _};
+use crate::clock::ManualClock;
+use crate::store::{OffsetRange, TrackStep, Tracking as _};
 use crate::topic::TopicId;
-use crate::{Clock, ManualClock, Offset};
+use crate::{Clock, Offset};
 
 mod backfill;
 mod partitions;
@@ -332,7 +332,7 @@ async fn one_worker_is_elected_until_its_term_ends() {
 
 #[tokio::test]
 async fn jobs_add_up_and_an_error_stays_until_it_is_gone() {
-    use crate::maintain::{Job, JobRun};
+    use crate::maintenance::{Job, JobRun};
     let Some(stage) = Stage::set("message_retention_ms = 0").await else { return };
     let run = |error: Option<&str>| JobRun {
         job: Job::MessageCleanup,

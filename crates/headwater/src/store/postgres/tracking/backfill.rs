@@ -26,7 +26,7 @@ pub(super) async fn start(
         .connections
         .query(
             &format!("starting a backfill of topic {topic}, group {group}"),
-            &store.statements.backfill_start,
+            &store.statements.tracking_backfill_start,
             &[
                 &topic.as_str(),
                 &group.as_str(),
@@ -51,7 +51,7 @@ pub(super) async fn turn(
         .connections
         .query(
             &format!("changing the backfill of topic {topic}, group {group}"),
-            &store.statements.backfill_turn,
+            &store.statements.tracking_backfill_turn,
             &[&topic.as_str(), &group.as_str(), &resume, &store.actor, &store.clock.injected()],
         )
         .await?;
@@ -60,7 +60,10 @@ pub(super) async fn turn(
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<Backfill>> {
     let all: Option<i32> = None;
-    let rows = store.connections.query("listing backfills", &store.statements.backfill_list, &[&all]).await?;
+    let rows = store
+        .connections
+        .query("listing backfills", &store.statements.tracking_backfill_list, &[&all])
+        .await?;
     rows.iter().map(backfill_of).collect()
 }
 
@@ -72,7 +75,11 @@ pub(super) async fn step(
     let now = store.clock.injected();
     let rows = store
         .connections
-        .query("taking a backfill", &store.statements.backfill_take, &[&worker.as_str(), &WORKER_MS, &now])
+        .query(
+            "taking a backfill",
+            &store.statements.tracking_backfill_take,
+            &[&worker.as_str(), &WORKER_MS, &now],
+        )
         .await?;
     let Some(subscription_id) = stored::<_, Option<i32>>(&rows[0], "subscription_id")? else {
         return Ok(None);
@@ -81,7 +88,7 @@ pub(super) async fn step(
         .connections
         .query(
             "backfilling",
-            &store.statements.backfill_step,
+            &store.statements.tracking_backfill_step,
             &[&subscription_id, &worker.as_str(), &batch(messages_max), &WORKER_MS, &now],
         )
         .await;
@@ -112,7 +119,7 @@ async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error
         .connections
         .query(
             "recording a failed backfill",
-            &store.statements.backfill_fail,
+            &store.statements.tracking_backfill_fail,
             &[&subscription_id, &worker.as_str(), &text],
         )
         .await;
@@ -129,7 +136,7 @@ async fn shown(store: &PostgresStore, subscription_id: i32) -> Result<Backfill> 
 async fn of_subscription(store: &PostgresStore, subscription_id: i32) -> Result<Option<Backfill>> {
     let rows = store
         .connections
-        .query("reading a backfill", &store.statements.backfill_list, &[&Some(subscription_id)])
+        .query("reading a backfill", &store.statements.tracking_backfill_list, &[&Some(subscription_id)])
         .await?;
     rows.first().map(backfill_of).transpose()
 }

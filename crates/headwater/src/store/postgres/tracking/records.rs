@@ -19,7 +19,7 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName, range: OffsetR
         .connections
         .query(
             &format!("reading the records of topic {name}"),
-            &store.statements.records,
+            &store.statements.tracking_records,
             &[&topic.name.as_str(), &range.first.0, &range.last.0, &RECORDS_MAX, &store.clock.injected()],
         )
         .await?;

@@ -13,7 +13,7 @@ pub(super) async fn track(store: &PostgresStore, topic: TopicId, messages_max: u
         .connections
         .query(
             &format!("tracking topic {topic}"),
-            &store.statements.track,
+            &store.statements.tracking_step,
             &[&topic.0, &batch(messages_max), &store.clock.injected()],
         )
         .await?;

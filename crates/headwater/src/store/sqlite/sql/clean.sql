@@ -142,6 +142,15 @@ WHERE topic_id = ?1
         WHERE old.topic_id = ?1 AND old.marked_at_ms <= ?2
     )
 
+-- name: missed
+-- Purpose:    Adds to the missed messages of a subscription.
+-- Parameters: ?1 subscription_id, ?2 how many, ?3 the first, ?4 the last
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET missed = missed + ?2, missed_first = min(coalesce(missed_first, ?3), ?3),
+    missed_last = max(coalesce(missed_last, ?4), ?4)
+WHERE subscription_id = ?1
+
 -- name: past
 -- Purpose:    Subscriptions cancelled since a time, or dead since an elapsed time, that have no outstanding range, no
 --             dead letter, no pending record. The dead group of a queue stays: without it nothing would be kept for its workers.

@@ -24,6 +24,13 @@ UPDATE headwater_owner INDEXED BY headwater_owner_seen
 SET seen_at_ms = ?1
 WHERE judged = 1 AND seen_at_ms > ?1
 
+-- name: depart
+-- Purpose:    Removes an owner that leaves on purpose, or is dead and whose leases have ended.
+-- Parameters: ?1 owner
+-- Index:      the primary key
+DELETE FROM headwater_owner
+WHERE owner = ?1
+
 -- name: end_leases
 -- Purpose:    Ends the leases of a dead owner: their deadline becomes 0, so that no clock makes their tokens valid again.
 -- Parameters: ?1 owner, ?2 now_ms

@@ -26,6 +26,14 @@ SELECT EXISTS (
     WHERE ack_log = 1
 )
 
+-- name: extend
+-- Purpose:    Moves the deadline of a live lease. Fenced as a settlement is.
+-- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner, ?5 due_at_ms
+-- Index:      the primary key
+UPDATE headwater_range
+SET due_at_ms = ?5
+WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
+
 -- name: held
 -- Purpose:    The ranges of a live lease.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner
@@ -34,6 +42,16 @@ SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms
     last_error
 FROM headwater_range
 WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
+ORDER BY first_offset
+
+-- name: release
+-- Purpose:    The ranges leased under a token, whatever their deadline.
+-- Parameters: ?1 token
+-- Index:      the primary key
+SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
+    last_error
+FROM headwater_range
+WHERE token = ?1 AND owner IS NOT NULL
 ORDER BY first_offset
 
 -- name: remove

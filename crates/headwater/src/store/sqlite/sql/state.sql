@@ -1,3 +1,11 @@
+-- name: cancelled
+-- Purpose:    The cancelled subscriptions of a group, and whether pending records still have their bits.
+-- Parameters: ?1 topic_id, ?2 group
+-- Index:      headwater_subscription_cancelled
+SELECT subscription_id, bit IS NOT NULL AND released_until IS NOT NULL
+FROM headwater_subscription
+WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
+
 -- name: cancelled_waiting
 -- Purpose:    A cancelled subscription with waiting ranges.
 -- Parameters: none
@@ -6,6 +14,15 @@ SELECT subscription_id
 FROM headwater_subscription
 WHERE status = 'cancelled' AND waiting > 0
 LIMIT 1
+
+-- name: dead_letter_count
+-- Purpose:    How many dead letters the cancelled subscriptions of a group have.
+-- Parameters: ?1 topic_id, ?2 group
+-- Index:      headwater_subscription_cancelled; headwater_dead_letter_of, for each
+SELECT count(*)
+FROM headwater_subscription s
+JOIN headwater_dead_letter d INDEXED BY headwater_dead_letter_of ON d.subscription_id = s.subscription_id
+WHERE s.topic_id = ?1 AND s.group_name = ?2 AND s.status = 'cancelled'
 
 -- name: forget_leases
 -- Purpose:    Deletes the leases of a subscription: its tokens are lost.
@@ -32,6 +49,53 @@ WHERE (token, first_offset) IN (
     FROM headwater_range AS waiting INDEXED BY headwater_range_place
     WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
     ORDER BY waiting.first_offset
+    LIMIT ?2
+)
+
+-- name: remove
+-- Purpose:    Deletes a subscription.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_subscription
+WHERE subscription_id = ?1
+
+-- name: remove_activity
+-- Purpose:    Deletes the activity of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_activity
+WHERE subscription_id = ?1
+
+-- name: remove_cursor
+-- Purpose:    Deletes the cursors of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_cursor
+WHERE subscription_id = ?1
+
+-- name: remove_dead_letters
+-- Purpose:    Deletes the dead letters of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      headwater_dead_letter_of
+DELETE FROM headwater_dead_letter
+WHERE subscription_id = ?1
+
+-- name: remove_group_rate
+-- Purpose:    Deletes the token bucket of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_group_rate
+WHERE subscription_id = ?1
+
+-- name: remove_some_dead_letters
+-- Purpose:    Deletes some of the dead letters of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      headwater_dead_letter_of, its first entries; the primary key
+DELETE FROM headwater_dead_letter
+WHERE dead_letter_key IN (
+    SELECT dead_letter_key FROM headwater_dead_letter INDEXED BY headwater_dead_letter_of
+    WHERE subscription_id = ?1
+    ORDER BY dead_letter_key
     LIMIT ?2
 )
 

@@ -338,7 +338,8 @@ async fn a_log_that_cannot_be_made_whole_fails_the_store() {
 async fn messages_missing_from_the_log_are_counted_by_each_group_that_passes_them() {
     let place = Place::new();
     let store = place.open().await;
-    let settings = TopicSettings { lanes: 4, ordering: crate::Ordering::Key, ..TopicSettings::pub_sub() };
+    let settings =
+        TopicSettings { lanes: 4, ordering: crate::topic::Ordering::Key, ..TopicSettings::pub_sub() };
     store.create_topic(&topic("orders"), &settings).await.unwrap();
     let group = |name: &str| GroupName::new(name).unwrap();
     let a = store.subscribe(&topic("orders"), &group("a"), Start::Beginning).await.unwrap();

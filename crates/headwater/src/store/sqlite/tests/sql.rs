@@ -273,7 +273,8 @@ async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
 async fn a_key_that_is_not_utf8_costs_its_neighbours_nothing() {
     let place = Place::new();
     let store = place.open().await;
-    let settings = crate::TopicSettings { ordering: crate::Ordering::Key, lanes: 1, ..Default::default() };
+    let settings =
+        crate::TopicSettings { ordering: crate::topic::Ordering::Key, lanes: 1, ..Default::default() };
     store.create_topic(&topic("orders"), &settings).await.unwrap();
     let subscription = store
         .subscribe(&topic("orders"), &GroupName::new("workers").unwrap(), Start::Beginning)

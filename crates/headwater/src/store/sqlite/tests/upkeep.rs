@@ -193,7 +193,7 @@ async fn a_worker_is_elected_until_its_term_runs_out() {
 
 #[tokio::test]
 async fn runs_of_jobs_add_up_and_a_failed_look_is_none() {
-    use crate::maintain::{Job, JobRun};
+    use crate::maintenance::{Job, JobRun};
     let scene = Scene::new("").await;
     let run = |job, error: Option<&str>| JobRun {
         job,

@@ -146,6 +146,16 @@ BEGIN
         RETURNING o.token;
 END $$;
 
+-- Enters a message into the inbox of a handler; false if the handler has handled it. An open transaction that entered the same pair holds us until it
+-- ends: only then is it known whether the effect happened.
+CREATE OR REPLACE FUNCTION {schema}.enter(p_handler text, p_message_id uuid, p_now {schema}.injected_time) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO {schema}.inbox (handler, message_id, handled_at)
+    VALUES (p_handler, p_message_id, coalesce(p_now, clock_timestamp())) ON CONFLICT (handler, message_id) DO NOTHING;
+    RETURN FOUND;
+END $$;
+
 -- Settles a lease inside the transaction of the handlers. Without p_firsts all of it is acked. Returns the topic, or null if the
 -- lease is lost. p_mark was set when the transaction began and ends with it: if a handler committed or rolled back itself, this
 -- is detected before anything is acked outside of the transaction.

@@ -1,4 +1,4 @@
--- Subscriptions: a group and its state in a topic, its cursors and its rate. One process writes at a time: what a command reads
+-- Subscriptions: a group and its state in a topic, its cursors, outstanding ranges, dead letters and rate. One process writes at a time: what a command reads
 -- does not change until it commits.
 
 -- A cancelled subscription stays until it is removed and does not block a new one of the same name.
@@ -59,6 +59,51 @@ CREATE TABLE headwater_cursor (
     PRIMARY KEY (subscription_id, lane)
 ) STRICT, WITHOUT ROWID;
 INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (0, 0, 0);
+
+-- Outstanding ranges: leased (owner is set; due_at_ms is the deadline) or waiting (due_at_ms is when the range may be claimed).
+-- 0 means due at once, 9223372036854775807 never. A lease is all rows of one token.
+CREATE TABLE headwater_range (
+    token INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    lane INTEGER,
+    owner TEXT,
+    due_at_ms INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    suspect INTEGER NOT NULL,
+    parked INTEGER NOT NULL,
+    key TEXT,
+    last_error TEXT,
+    PRIMARY KEY (token, first_offset)
+) STRICT, WITHOUT ROWID;
+-- Every row is in exactly one of the first two indexes: a plain lease costs one index entry.
+CREATE INDEX headwater_range_leased ON headwater_range (subscription_id, due_at_ms, owner) WHERE owner IS NOT NULL;
+CREATE INDEX headwater_range_waiting ON headwater_range (subscription_id, due_at_ms, first_offset) WHERE owner IS NULL;
+-- By offset: finds waiting ranges that overlap some offsets, and the lowest one, however many there are.
+CREATE INDEX headwater_range_place ON headwater_range (subscription_id, first_offset, last_offset) WHERE owner IS NULL;
+CREATE INDEX headwater_range_suspect ON headwater_range (subscription_id, first_offset) WHERE suspect = 1;
+CREATE INDEX headwater_range_lane ON headwater_range (subscription_id, lane, first_offset) WHERE lane IS NOT NULL;
+
+-- Dead letters: copies of messages, which stay when the message is removed from the log.
+CREATE TABLE headwater_dead_letter (
+    dead_letter_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    dead_letter_id BLOB NOT NULL UNIQUE,
+    subscription_id INTEGER NOT NULL,
+    message_offset INTEGER NOT NULL,
+    message_id BLOB NOT NULL,
+    key TEXT,
+    type TEXT,
+    content_type TEXT,
+    headers TEXT,
+    correlation_id TEXT,
+    created_at_ms INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    buried_at_ms INTEGER NOT NULL,
+    payload BLOB NOT NULL
+) STRICT;
+CREATE INDEX headwater_dead_letter_of ON headwater_dead_letter (subscription_id, dead_letter_key);
 
 -- Token buckets of groups whose claims have a rate limit, from their first use on.
 CREATE TABLE headwater_group_rate (

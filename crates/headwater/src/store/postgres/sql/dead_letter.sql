@@ -1,9 +1,14 @@
--- name: letters
--- Purpose: hand dead letters to their subscription again; how many were there and still in the log.
--- Parameters: subscription id, letters, their lanes (null where not ordered), how many the steps before redrove, how many
--- have lost their message, whether this is the last step, actor, injected time.
--- Index: dead_letter_pkey, cursor_pkey, outstanding_due.
-SELECT redriven, topic_id FROM {schema}.redrive($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)
+-- name: list
+-- Purpose: the dead letters of a selection, oldest first.
+-- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most.
+-- Index: dead_letter_subscription.
+SELECT dead_letter_id, subscription_id, message_offset, message_id, key, message_type, payload, content_type,
+       headers::text, error, attempts, buried_at, correlation_id, created_at
+FROM {schema}.dead_letter d
+WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
+  AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
+  AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
+ORDER BY buried_at, message_offset, dead_letter_id LIMIT $8
 
 -- name: page
 -- Purpose: the next dead letters of a selection to redrive or purge, and whether their message is still in the log. What is

@@ -37,7 +37,7 @@ pub enum MaintenancePreset {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
 /// # let headwater = headwater::Headwater::in_memory().await?;
-/// use headwater::Job;
+/// use headwater::maintenance::Job;
 ///
 /// // By hand: each job until it has nothing left, elected or not.
 /// for run in headwater.maintenance().run_once(&[Job::Heads, Job::MessageCleanup]).await? {

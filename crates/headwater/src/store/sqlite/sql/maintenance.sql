@@ -1,3 +1,14 @@
+-- name: elect
+-- Purpose:    Elects a worker, or confirms it; nothing changes while another worker's term lasts. A term that ends later than one
+--             that begins now was stored while the clock was ahead, and is ignored.
+-- Parameters: ?1 worker, ?2 until_ms, ?3 now_ms
+-- Index:      the primary key
+INSERT INTO headwater_election (one, worker, until_ms)
+VALUES (1, ?1, ?2)
+ON CONFLICT (one) DO UPDATE SET worker = excluded.worker, until_ms = excluded.until_ms
+WHERE headwater_election.worker = excluded.worker OR headwater_election.until_ms <= ?3
+    OR headwater_election.until_ms > excluded.until_ms
+
 -- name: forget_dedup
 -- Purpose:    Deletes dedup keys whose window is over, a bounded number at a time.
 -- Parameters: ?1 now_ms, ?2 at most
@@ -21,6 +32,29 @@ WHERE (handler, message_id) IN (
     ORDER BY handled_at_ms
     LIMIT ?2
 )
+
+-- name: job
+-- Purpose:    The statistics of a job.
+-- Parameters: ?1 job
+-- Index:      the primary key
+SELECT runs, failures, rows, backlog, last_run_at_ms, duration_us, last_error
+FROM headwater_job
+WHERE job = ?1
+
+-- name: job_ran
+-- Purpose:    Records a run of a job. The detection of dead groups has stored its time itself.
+-- Parameters: ?1 job, ?2 rows, ?3 backlog, ?4 now_ms, ?5 duration_us, ?6 error, ?7 whether it is the detector
+-- Index:      the primary key
+INSERT INTO headwater_job (job, runs, failures, rows, backlog, last_run_at_ms, duration_us, last_error)
+VALUES (?1, 1, ?6 IS NOT NULL, ?2, ?3, CASE WHEN ?7 THEN 0 ELSE ?4 END, ?5, ?6)
+ON CONFLICT (job) DO UPDATE
+SET runs = runs + 1,
+    failures = failures + excluded.failures,
+    rows = rows + excluded.rows,
+    backlog = excluded.backlog,
+    last_run_at_ms = CASE WHEN ?7 THEN last_run_at_ms ELSE excluded.last_run_at_ms END,
+    duration_us = excluded.duration_us,
+    last_error = excluded.last_error
 
 -- name: promote_dedup
 -- Purpose:    Stores the offset of the message of a dedup key.
@@ -57,3 +91,10 @@ WHERE EXISTS (
     SELECT 1 FROM headwater_schedule AS schedule
     WHERE schedule.topic_id = topic.topic_id AND schedule.deliver_at_ms <= ?1
 )
+
+-- name: resign
+-- Purpose:    Ends the term of a worker.
+-- Parameters: ?1 worker
+-- Index:      the primary key: one row
+DELETE FROM headwater_election
+WHERE worker = ?1

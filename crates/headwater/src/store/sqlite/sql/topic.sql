@@ -1,6 +1,30 @@
--- name: topic_list
--- Purpose:    All topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
---             count. Without any it stays: dead groups hold it, and messages published since are above it.
+-- name: create
+-- Purpose:    Creates a topic.
+-- Parameters: ?1 name, ?2 now_ms, ?3 settings as JSON
+-- Index:      the unique index on name, to refuse a second one
+INSERT INTO headwater_topic (name, created_at_ms, settings)
+VALUES (?1, ?2, ?3)
+
+-- name: extent
+-- Purpose:    What maintenance needs of a topic.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+SELECT name, tracking, last_offset, first_offset, zero_until, zero_from, tracked_until, change_until,
+    message_retention_ms, max_retention_ms, zero_subscription_retention_ms, bits_used, removed
+FROM headwater_topic
+WHERE topic_id = ?1
+
+-- name: get
+-- Purpose:    A topic by its name.
+-- Parameters: ?1 name
+-- Index:      the unique index on name
+SELECT topic_id, name, settings
+FROM headwater_topic
+WHERE name = ?1
+
+-- name: list
+-- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
+--             that count. Without one it stays: the dead hold it, and what was published since is above it.
 -- Parameters: none
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
 --             primary key of the records; headwater_range_leased, over what is in flight, and headwater_range_place, its
@@ -52,3 +76,19 @@ SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
     )
 FROM headwater_topic AS topic
 ORDER BY topic.name
+
+-- name: settings
+-- Purpose:    The settings of a topic as they are stored.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+SELECT settings
+FROM headwater_topic
+WHERE topic_id = ?1
+
+-- name: store
+-- Purpose:    Changes the settings of a topic.
+-- Parameters: ?1 topic_id, ?2 settings as JSON
+-- Index:      the primary key
+UPDATE headwater_topic
+SET settings = ?2
+WHERE topic_id = ?1

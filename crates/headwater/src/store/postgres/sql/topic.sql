@@ -1,4 +1,10 @@
--- name: topic_list
+-- name: get
+-- Purpose: one topic by name.
+-- Parameters: name.
+-- Index: topic_name_key.
+SELECT t.topic_id, t.name, t.settings FROM {schema}.topic t WHERE t.name = $1
+
+-- name: list
 -- Purpose: all topics with what can be seen of their logs.
 -- Parameters: none.
 -- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a

@@ -5,12 +5,6 @@
 SELECT (SELECT h.head FROM {schema}.head h WHERE h.topic_id = $1) AS head, a.skipped, a.late, a.closed
 FROM {schema}.advance(ARRAY[$1::integer], $2, $3) a
 
--- name: forget_inbox
--- Purpose: forget inbox entries past their retention.
--- Parameters: retention in ms, at most, injected time.
--- Index: inbox_handled.
-SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten
-
 -- name: news
 -- Purpose: which topics' heads have something to do; of at most so many topics, because each last offset read is a lock.
 -- Parameters: topics above this id, at most.
@@ -19,8 +13,11 @@ SELECT t.topic_id, h.gaps_until > 0 OR h.head <> {schema}.last_taken(t.topic_id)
 FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id
 WHERE t.topic_id > $1 ORDER BY t.topic_id LIMIT $2
 
--- name: round
--- Purpose: one round of upkeep over all topics, their heads apart.
--- Parameters: promote at most, injected time.
--- Index: schedule_due, dedup_expiry.
-SELECT promoted, dedup_forgotten FROM {schema}.maintain($1, $2::timestamptz)
+-- name: probe
+-- Purpose: a small piece of work as applications do them: a read, and a commit that waits for the log to be flushed. The
+--   commit is of an empty logical message: it needs no row, so it leaves none dead. Decoding plug-ins do not send them
+--   unless asked to.
+-- Parameters: none.
+-- Index: topic_pkey.
+SELECT (SELECT t.topic_id FROM {schema}.topic t ORDER BY t.topic_id LIMIT 1) IS NULL,
+       pg_catalog.pg_logical_emit_message(true, 'headwater probe', '')

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use super::*;
-use crate::maintain::term::keep;
+use crate::maintenance::term::keep;
 use crate::store::Maintenance as _;
 
 #[tokio::test(start_paused = true)]

@@ -170,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::maintain::tests::topic;
+    use crate::maintenance::tests::topic;
 
     const PRESETS: [MaintenancePreset; 4] = [
         MaintenancePreset::Standard,
