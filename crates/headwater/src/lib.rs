@@ -195,7 +195,7 @@
 //! # Observing
 //! [`Running::health`], [`Producer::health`] and [`CronJob::health`] tell rates, percentiles, totals and the last errors
 //! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
-//! publisher to handler ([`trace`]). [`Headwater::groups`] says how far each group is, [`Headwater::doctor`] what is off.
+//! publisher to handler ([`trace`]); with the feature `otel` those of tracing-opentelemetry do. [`Headwater::groups`] says how far each group is, [`Headwater::doctor`] what is off.
 //!
 //! # Testing
 //! A store in memory, a clock that is moved by hand and a consumer that moves when told to: no test sleeps.

@@ -25,7 +25,7 @@ use crate::lease::Lease;
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
-use crate::observe::trace::{self, TraceContext};
+use crate::observe::trace;
 use crate::settle::{Outcome, RetryPolicy, Verdict, WaitingKeys, decide, jitter_of, with_followers_held};
 use crate::subscription::Subscription;
 
@@ -264,12 +264,13 @@ impl HandlerGuard {
         }
     }
 
-    /// The span of a call, and the trace that its message belongs to. Messages of a batch may belong to many: it has none.
-    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<TraceContext>) {
+    /// The span of a call, and the context of its message. Messages of a batch may belong to many traces: it has none.
+    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<trace::Current>) {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
-        let [message] = messages else { return (trace::batch_span(topic, group, messages, attempt), None) };
-        let context = trace::of(message).map(|context| context.child());
-        (trace::span(topic, group, message, attempt, context.as_ref()), context)
+        match messages {
+            [message] => trace::span(topic, group, message, attempt),
+            messages => (trace::batch_span(topic, group, messages, attempt), None),
+        }
     }
 
     /// Counts what became of messages once that is certain: all are done but those of another outcome.
@@ -304,9 +305,9 @@ impl HandlerGuard {
 }
 
 /// Runs a handling in its span, and in the trace that its message belongs to.
-async fn within<F: Future>(span: Span, context: Option<TraceContext>, handling: F) -> F::Output {
+async fn within<F: Future>(span: Span, context: Option<trace::Current>, handling: F) -> F::Output {
     match context {
-        Some(context) => trace::within(context, handling.instrument(span)).await,
+        Some(context) => trace::within_current(context, handling.instrument(span)).await,
         None if span.is_disabled() => handling.await,
         None => handling.instrument(span).await,
     }
