@@ -76,7 +76,7 @@ fn cargo_checks() -> Vec<Vec<&'static str>> {
     let clippy = |scope: &[&'static str]| [&["clippy", "--quiet"], locked, scope, &deny_warnings].concat();
     let mut checks = vec![vec!["fmt", "--all", "--check"]];
     checks.push(clippy(&["--workspace", "--all-targets", "--all-features"]));
-    for feature in ["sqlite", "postgres"] {
+    for feature in ["sqlite", "postgres", "sqlite,otel"] {
         checks.push(clippy(&[
             "--package",
             "headwater",
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn every_feature_is_checked_alone() {
         let checks = cargo_checks();
-        for feature in ["sqlite", "postgres"] {
+        for feature in ["sqlite", "postgres", "sqlite,otel"] {
             let alone =
                 |check: &&Vec<&str>| check.contains(&"--no-default-features") && check.contains(&feature);
             assert_eq!(checks.iter().filter(alone).count(), 1, "{feature}");

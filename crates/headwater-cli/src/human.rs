@@ -2,30 +2,31 @@
 
 use std::time::Duration;
 
+use jiff::fmt::friendly::{Designator, FractionalUnit, Spacing, SpanPrinter};
+use jiff::{RoundMode, Span, SpanRound, Unit};
 use serde_json::{Value, json};
 
-const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+/// Without spaces: it can be pasted into a command line.
+const PRINTER: SpanPrinter = SpanPrinter::new().designator(Designator::HumanTime).spacing(Spacing::None);
+/// The longest that jiff rounds: 20,000 years.
+const SECONDS_MAX: u64 = 631_107_417_600;
 
 /// A duration in the syntax of the command line: `7d`, `1d12h`, `1.5s`, `250ms`. The two largest units, and milliseconds
 /// below a minute.
 pub(crate) fn duration(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    match ms {
-        0 if duration.is_zero() => return "0s".into(),
-        0 => return format!("{}us", duration.as_micros()),
-        1..1_000 => return format!("{ms}ms"),
-        1_000..60_000 if !ms.is_multiple_of(1_000) => {
-            return format!("{}.{:03}", ms / 1_000, ms % 1_000).trim_end_matches('0').to_owned() + "s";
-        }
-        _ => {}
-    }
-    let at = UNITS.iter().position(|(size, _)| ms >= *size).expect("at least a second");
-    let (size, unit) = UNITS[at];
-    let rest = UNITS.get(at + 1).map_or(0, |(next, _)| (ms % size) / next);
-    match rest {
-        0 => format!("{}{unit}", ms / size),
-        rest => format!("{}{unit}{rest}{}", ms / size, UNITS[at + 1].1),
-    }
+    let (smallest, printer) = match duration.as_secs() {
+        86_400.. => (Unit::Hour, PRINTER),
+        3_600.. => (Unit::Minute, PRINTER),
+        60.. => (Unit::Second, PRINTER),
+        1.. => (Unit::Millisecond, PRINTER.fractional(Some(FractionalUnit::Second))),
+        0 if duration.as_millis() > 0 => (Unit::Millisecond, PRINTER),
+        0 => (Unit::Microsecond, PRINTER),
+    };
+    let round =
+        SpanRound::new().largest(Unit::Day).smallest(smallest).mode(RoundMode::Trunc).days_are_24_hours();
+    let span =
+        Span::try_from(duration.min(Duration::from_secs(SECONDS_MAX))).and_then(|span| span.round(round));
+    printer.span_to_string(&span.expect("no longer than jiff rounds"))
 }
 
 /// A duration, or this text if there is no limit.
@@ -94,6 +95,7 @@ mod tests {
             }
         }
         assert_eq!(duration(Duration::from_micros(40)), "40us");
+        assert_eq!(duration(Duration::MAX), "7304484d");
     }
 
     #[test]

@@ -200,7 +200,8 @@
 //! # Observing
 //! [`Running::health`], [`Producer::health`] and [`cron::CronJob::health`] return rates, percentiles, totals and the last errors
 //! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
-//! publisher to handler ([`trace`]). [`Headwater::groups`] shows the progress of each group, [`Headwater::doctor`] what is wrong.
+//! publisher to handler ([`trace`]); with the feature `otel` so do those of tracing-opentelemetry. [`Headwater::groups`] shows
+//! the progress of each group, [`Headwater::doctor`] what is wrong.
 //!
 //! # Testing
 //! A store in memory, a clock that the test moves and a consumer that runs step by step: no test sleeps.

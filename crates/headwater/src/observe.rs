@@ -3,5 +3,7 @@
 pub(crate) mod errors;
 pub mod health;
 pub(crate) mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 pub mod trace;
 pub(crate) mod window;

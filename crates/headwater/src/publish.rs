@@ -157,11 +157,9 @@ impl<'p> IntoFuture for Sends<'p> {
 
 /// The batch with the current trace context; copied only if there is one.
 fn traced(messages: &[NewMessage]) -> Cow<'_, [NewMessage]> {
-    if !trace::is_current() {
-        return Cow::Borrowed(messages);
-    }
+    let Some(context) = trace::current() else { return Cow::Borrowed(messages) };
     let mut messages = messages.to_vec();
-    messages.iter_mut().for_each(trace::inject);
+    messages.iter_mut().for_each(|message| context.inject(message));
     Cow::Owned(messages)
 }
 

@@ -22,6 +22,9 @@ mod memory;
 mod once;
 #[path = "runtime/order.rs"]
 mod order;
+#[path = "runtime/otel.rs"]
+#[cfg(feature = "otel")]
+mod otel;
 #[path = "runtime/outcomes.rs"]
 mod outcomes;
 #[path = "runtime/periodic.rs"]

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 /// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = |error: jiff::Error| format!("{error}; write it like 30s, 5m, 24h or 7d");
-    // A signed duration has no days, and a span no decimal fractions beyond its units.
+    // A signed duration has no days, and a span no fractions of hours.
     let signed = match text.parse::<SignedDuration>() {
         Ok(signed) => signed,
         Err(_) => {

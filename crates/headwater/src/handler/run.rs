@@ -25,7 +25,7 @@ use crate::lease::Lease;
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
-use crate::observe::trace::{self, TraceContext};
+use crate::observe::trace;
 use crate::settle::{Outcome, RetryPolicy, Verdict, WaitingKeys, decide, jitter_of, with_followers_held};
 use crate::subscription::Subscription;
 
@@ -267,11 +267,12 @@ impl HandlerGuard {
     }
 
     /// The span of a call, and the trace of its message. A batch has no trace: its messages may belong to many.
-    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<TraceContext>) {
+    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<trace::Current>) {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
-        let [message] = messages else { return (trace::batch_span(topic, group, messages, attempt), None) };
-        let context = trace::of(message).map(|context| context.child());
-        (trace::span(topic, group, message, attempt, context.as_ref()), context)
+        match messages {
+            [message] => trace::span(topic, group, message, attempt),
+            messages => (trace::batch_span(topic, group, messages, attempt), None),
+        }
     }
 
     /// Counts the outcomes of messages once they are certain: all are acked except those named.
@@ -306,9 +307,9 @@ impl HandlerGuard {
 }
 
 /// Runs a handler in its span, and in the trace of its message.
-async fn within<F: Future>(span: Span, context: Option<TraceContext>, handling: F) -> F::Output {
+async fn within<F: Future>(span: Span, context: Option<trace::Current>, handling: F) -> F::Output {
     match context {
-        Some(context) => trace::within(context, handling.instrument(span)).await,
+        Some(context) => trace::within_current(context, handling.instrument(span)).await,
         None if span.is_disabled() => handling.await,
         None => handling.instrument(span).await,
     }

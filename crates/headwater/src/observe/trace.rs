@@ -1,15 +1,18 @@
-//! W3C trace context: carried in a message's headers from whoever published it to the handler, and on to what the
-//! handler publishes.
+//! W3C trace context: carried in a message's headers from its publisher to the handler, and from there to what the handler
+//! publishes.
 //!
-//! The rules are those of the recommendation: a `traceparent` that breaks them is as good as none, and its
-//! `tracestate` is then dropped with it.
+//! The rules are those of the recommendation: a `traceparent` that breaks them is ignored, together with its `tracestate`.
+//!
+//! With the feature `otel`, and a layer of tracing-opentelemetry in the subscriber, spans take part: a message published in a
+//! span carries the span's context, unless it has one or [`within`] set one, and the span of a handler is a child of the
+//! message's context. The span of a batch has links to its messages' contexts.
 
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 
 use crate::limits::HEADERS_MAX;
-use crate::message::{Headers, Message, NewMessage};
+use crate::message::{Message, NewMessage};
 use crate::name::{GroupName, TopicName};
 
 /// The header with the trace and the span.
@@ -23,7 +26,17 @@ const FLAGS_KNOWN: u8 = 0b11;
 const FLAG_SAMPLED: u8 = 0b1;
 
 tokio::task_local! {
-    static CURRENT: TraceContext;
+    static CURRENT: Current;
+}
+
+/// Which context a task has.
+#[derive(Clone, Debug)]
+pub(crate) enum Current {
+    /// This one, whatever the current span is.
+    Set(TraceContext),
+    /// That of the current span, which OpenTelemetry records.
+    #[cfg(feature = "otel")]
+    OfSpan,
 }
 
 /// Where in a distributed trace something happens.
@@ -37,9 +50,16 @@ pub struct TraceContext {
     state: Option<String>,
 }
 
-/// The context of this task, as set by [`within`] or by the handler that runs.
+/// The context of this task, as set by [`within`] or by the handler that runs. With the feature `otel` the context of the
+/// current span, if [`within`] set none.
 pub fn current() -> Option<TraceContext> {
-    CURRENT.try_with(Clone::clone).ok()
+    match CURRENT.try_with(Clone::clone) {
+        Ok(Current::Set(context)) => Some(context),
+        #[cfg(feature = "otel")]
+        _ => super::otel::context_of(&tracing::Span::current()),
+        #[cfg(not(feature = "otel"))]
+        Err(_) => None,
+    }
 }
 
 /// Runs a future in a context: what it publishes carries it. Tasks it spawns do not inherit it.
@@ -57,24 +77,26 @@ pub fn current() -> Option<TraceContext> {
 /// # Ok(()) }
 /// ```
 pub async fn within<F: Future>(context: TraceContext, future: F) -> F::Output {
-    CURRENT.scope(context, future).await
+    within_current(Current::Set(context), future).await
 }
 
-/// The same for what is no future.
+/// Runs a handler that is a future in the context of its message.
+pub(crate) async fn within_current<F: Future>(current: Current, future: F) -> F::Output {
+    CURRENT.scope(current, future).await
+}
+
+/// Runs a handler that is not a future in the context of its message.
 #[cfg(feature = "sqlite")]
-pub(crate) fn within_now<T>(context: TraceContext, run: impl FnOnce() -> T) -> T {
-    CURRENT.sync_scope(context, run)
+pub(crate) fn within_now<T>(current: Current, run: impl FnOnce() -> T) -> T {
+    CURRENT.sync_scope(current, run)
 }
 
 /// Gives a message the current context, if there is one and the message has none of its own.
 pub(crate) fn inject(message: &mut NewMessage) {
-    // No context is the common case, and costs a look at a thread-local.
-    let _ = CURRENT.try_with(|context| context.write(&mut message.headers));
-}
-
-/// Whether [`inject`] would have something to give.
-pub(crate) fn is_current() -> bool {
-    CURRENT.try_with(|_| ()).is_ok()
+    // No context is the common case, and costs one read of a thread-local.
+    if let Some(context) = current() {
+        context.inject(message);
+    }
 }
 
 /// The context a message carries.
@@ -86,15 +108,14 @@ pub(crate) fn of(message: &Message) -> Option<TraceContext> {
     })
 }
 
-/// The span of one handler's call. At INFO, although it is per message: it prints nothing by itself, and whatever
-/// is logged inside has the message's identity.
+/// The span of one handler's call, and the context to run it in, if its message carries one. At INFO, although it is per
+/// message: it prints nothing by itself, and everything that is logged inside has the message's identity.
 pub(crate) fn span(
     topic: &TopicName,
     group: &GroupName,
     message: &Message,
     attempt: u32,
-    context: Option<&TraceContext>,
-) -> tracing::Span {
+) -> (tracing::Span, Option<Current>) {
     use tracing::field::{Empty, display};
 
     let span = tracing::info_span!(
@@ -107,11 +128,23 @@ pub(crate) fn span(
         trace_id = Empty,
         span_id = Empty,
     );
-    if let Some(context) = context {
-        span.record("trace_id", display(format_args!("{:032x}", context.trace_id)));
-        span.record("span_id", display(format_args!("{:016x}", context.span_id)));
+    let Some(parent) = of(message) else { return (span, None) };
+    let (context, current) = child(&span, &parent);
+    span.record("trace_id", display(format_args!("{:032x}", context.trace_id)));
+    span.record("span_id", display(format_args!("{:016x}", context.span_id)));
+    (span, Some(current))
+}
+
+/// The span's context below its message's. OpenTelemetry's, where it records the span: a handler's own spans are then
+/// below it, and what they publish is below them.
+fn child(span: &tracing::Span, parent: &TraceContext) -> (TraceContext, Current) {
+    #[cfg(feature = "otel")]
+    if let Some(context) = super::otel::adopt(span, parent) {
+        return (context, Current::OfSpan);
     }
-    span
+    let _ = span;
+    let context = parent.child();
+    (context.clone(), Current::Set(context))
 }
 
 /// The span of one call of a handler with several messages.
@@ -121,17 +154,30 @@ pub(crate) fn batch_span(
     messages: &[Message],
     attempt: u32,
 ) -> tracing::Span {
-    tracing::info_span!(
+    let span = tracing::info_span!(
         "handle",
         topic = topic.as_str(),
         group = group.as_str(),
         offset = messages.first().map(|message| message.offset.0),
         messages = messages.len(),
         attempt,
-    )
+    );
+    #[cfg(feature = "otel")]
+    messages.iter().filter_map(of).for_each(|context| super::otel::link(&span, &context));
+    span
 }
 
 impl TraceContext {
+    #[cfg(feature = "otel")]
+    pub(super) fn new(trace_id: u128, span_id: u64, flags: u8) -> Self {
+        TraceContext { trace_id, span_id, flags: flags & FLAGS_KNOWN, state: None }
+    }
+
+    #[cfg(feature = "otel")]
+    pub(super) fn ids(&self) -> (u128, u64, u8) {
+        (self.trace_id, self.span_id, self.flags)
+    }
+
     /// A child of it: the same trace, a span of its own.
     #[must_use]
     pub fn child(&self) -> Self {
@@ -155,7 +201,7 @@ impl TraceContext {
         format!("{:016x}", self.span_id)
     }
 
-    /// Whether whoever started the trace may have recorded it.
+    /// Whether the publisher may have recorded the trace.
     pub fn is_sampled(&self) -> bool {
         self.flags & FLAG_SAMPLED != 0
     }
@@ -165,8 +211,10 @@ impl TraceContext {
         self.state.as_deref()
     }
 
-    fn write(&self, headers: &mut Headers) {
-        // A message full of headers goes without rather than not at all.
+    /// Gives it to a message that has none of its own.
+    pub(crate) fn inject(&self, message: &mut NewMessage) {
+        let headers = &mut message.headers;
+        // A message full of headers is published without a context rather than refused.
         if headers.contains_key(TRACEPARENT) || headers.len() >= HEADERS_MAX {
             return;
         }
@@ -175,7 +223,7 @@ impl TraceContext {
             Some(state) if headers.len() < HEADERS_MAX => {
                 headers.insert(TRACESTATE.to_owned(), state.clone());
             }
-            // One that is left over belongs to another trace.
+            // A state without its traceparent belongs to another trace.
             _ => {
                 headers.remove(TRACESTATE);
             }
@@ -327,7 +375,7 @@ mod tests {
             assert!(!message.headers.contains_key("tracestate"));
         })
         .await;
-        assert!(!is_current());
+        assert_eq!(current(), None);
     }
 
     #[tokio::test]
@@ -388,9 +436,10 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
             let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("email").unwrap());
-            let message = stored(NewMessage::new("a"));
-            span(&topic, &group, &message, 2, Some(&context())).in_scope(|| tracing::info!("inside"));
-            span(&topic, &group, &message, 1, None).in_scope(|| tracing::info!("without"));
+            let traced = stored(NewMessage::new("a").header("traceparent", PARENT));
+            span(&topic, &group, &traced, 2).0.in_scope(|| tracing::info!("inside"));
+            let plain = stored(NewMessage::new("a"));
+            span(&topic, &group, &plain, 1).0.in_scope(|| tracing::info!("without"));
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         for part in [
@@ -400,10 +449,11 @@ mod tests {
             "offset=42",
             "attempt=2",
             "trace_id=4bf92f3577b34da6a3ce929d0e0e4736",
-            "span_id=00f067aa0ba902b7",
+            "span_id=",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+        assert!(!text.contains("span_id=00f067aa0ba902b7"), "a span of its own: {text}");
         assert_eq!(text.matches("trace_id").count(), 1, "{text}");
     }
 }

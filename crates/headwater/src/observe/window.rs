@@ -1,40 +1,41 @@
 //! Sliding windows: rates and percentiles of the last minute, O(1) per record and in memory that does not grow.
 //!
-//! A window is a ring of slots. A record goes into the slot of its time and first clears what a slot holds of an
-//! earlier round, so nothing has to run while nothing happens. Time is handed in: tests do not sleep.
+//! A window is a ring of slots. A record goes into the slot of its time and first clears a slot that has left the
+//! window, so an idle window needs no timer. The caller passes the time: tests do not sleep.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
 
 use super::health::Percentiles;
 
-/// How far windows look back unless told otherwise.
+/// The width of a window unless configured.
 pub(crate) const WINDOW_DEFAULT: Duration = Duration::from_secs(60);
 /// Slots of a window, the one being filled apart: one per second at the default width.
 const SLOTS: u64 = 60;
 /// The ring holds the full slots and the one being filled.
 const RING: u64 = SLOTS + 1;
-/// Shortest and longest window: below, slots would be narrower than clocks are good; above, "recent" means nothing.
+/// Shortest and longest window: below, slots would be narrower than the clock's precision; above, figures are not recent.
 const WINDOW_MS_MIN: u64 = 1_000;
 const WINDOW_MS_MAX: u64 = 3_600_000;
 
-/// Buckets per doubling: a bucket spans a sixteenth of its start, so its middle is off by 1/32 at most.
-const STEPS: usize = 16;
-const STEPS_LOG2: u32 = STEPS.trailing_zeros();
-/// The doubling that holds 1 µs (2^9 ns is below it) and the number of doublings up to that of 1 h.
-const DOUBLING_FIRST: u32 = 9;
-const DOUBLINGS: usize = 33;
+/// One significant digit is 16 buckets per doubling: the middle of a bucket is off by 1/32 at most.
+const DIGITS: u8 = 1;
+/// The width of the narrowest buckets, which reach to 2 µs: at 1 µs that is still within 1/32.
+const RESOLUTION_NS: u64 = 64;
 const DURATION_NS_MIN: u64 = 1_000;
 const DURATION_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Milliseconds on a clock that never goes back, for records made now.
+/// Milliseconds on a monotonic clock, for records made now.
 pub(crate) fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where the slots lie on the time line.
+/// How time is divided into slots.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     slot_ms: u64,
@@ -65,8 +66,8 @@ impl Frame {
     }
 }
 
-/// The ring's place for a stamp.
-fn place(stamp: u64) -> usize {
+/// The index of a stamp's slot in the ring.
+fn index(stamp: u64) -> usize {
     usize::try_from(stamp % RING).expect("a remainder of the ring fits")
 }
 
@@ -74,7 +75,7 @@ fn place(stamp: u64) -> usize {
 #[derive(Debug)]
 pub(crate) struct RateWindow {
     frame: Frame,
-    /// Stamp in the upper half, count in the lower: both change in one step and no lock is needed.
+    /// Stamp in the upper half, count in the lower: both change in one atomic step, without a lock.
     slots: Box<[AtomicU64]>,
 }
 
@@ -87,9 +88,9 @@ impl RateWindow {
     /// Counts `by` more at this time.
     pub(crate) fn add(&self, by: u64, now_ms: u64) {
         let stamp = self.frame.stamp(now_ms) & u64::from(u32::MAX);
-        let slot = &self.slots[place(stamp)];
+        let slot = &self.slots[index(stamp)];
         let add = |held: u64| {
-            // A straggler whose slot was given to a later time counts there: late is better than lost.
+            // A straggler whose slot was reused for a later time counts there: late is better than lost.
             let (kept, count) =
                 if held >> 32 < stamp { (stamp, 0) } else { (held >> 32, held & u64::from(u32::MAX)) };
             Some(kept << 32 | count.saturating_add(by).min(u64::from(u32::MAX)))
@@ -113,110 +114,75 @@ impl RateWindow {
 #[derive(Debug)]
 pub(crate) struct DurationWindow {
     frame: Frame,
-    slots: Mutex<Box<[Slot]>>,
+    /// At most [`RING`] slots, stamps rising. A slot is allocated when its time first has a record.
+    slots: Mutex<VecDeque<Slot>>,
 }
 
-/// The buckets of one slot; those of a doubling are made when it is first met, since durations cluster.
 #[derive(Debug)]
 struct Slot {
     stamp: u64,
-    doublings: [Option<Box<[u32; STEPS]>>; DOUBLINGS],
-}
-
-impl Slot {
-    fn unused() -> Self {
-        Slot { stamp: 0, doublings: [const { None }; DOUBLINGS] }
-    }
-
-    /// Empties it for a later time and keeps what was allocated: the next round will need much the same.
-    fn restart(&mut self, stamp: u64) {
-        self.stamp = stamp;
-        self.doublings.iter_mut().flatten().for_each(|steps| **steps = [0; STEPS]);
-    }
+    /// In nanoseconds. It grows to the longest duration: up to 1 ms takes 700 bytes, up to 1 h 2 KB.
+    durations: Histogram<u32>,
 }
 
 impl DurationWindow {
     pub(crate) fn new(window: Duration, since_ms: u64) -> Self {
-        let slots = (0..RING).map(|_| Slot::unused()).collect();
-        DurationWindow { frame: Frame::new(window, since_ms), slots: Mutex::new(slots) }
+        DurationWindow { frame: Frame::new(window, since_ms), slots: Mutex::default() }
     }
 
     /// Records one duration at this time.
     pub(crate) fn record(&self, took: Duration, now_ms: u64) {
         let stamp = self.frame.stamp(now_ms);
-        let (doubling, step) = bucket_of(took);
-        // Poisoned means that a record was lost, not that the rest is wrong.
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut slots[place(stamp)];
-        if slot.stamp < stamp {
-            slot.restart(stamp);
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).clamp(DURATION_NS_MIN, DURATION_NS_MAX);
+        let mut slots = self.lock();
+        // A straggler counts in the newest slot: late is better than lost.
+        if slots.back().is_none_or(|newest| newest.stamp < stamp) {
+            let left = slots.iter().take_while(|slot| !self.frame.is_recent(slot.stamp, now_ms)).count();
+            // Reused, because the durations of the next slot need much the same memory.
+            let mut durations = slots.drain(..left).next_back().map_or_else(empty, |slot| slot.durations);
+            durations.reset();
+            slots.push_back(Slot { stamp, durations });
         }
-        let count = &mut slot.doublings[doubling].get_or_insert_default()[step];
-        *count = count.saturating_add(1);
+        let newest = slots.back_mut().expect("a slot of this time or later exists");
+        newest.durations.record(ns).expect("the histogram grows");
     }
 
     /// The percentiles over the window; `None` if nothing was recorded in it.
     pub(crate) fn percentiles(&self, now_ms: u64) -> Option<Percentiles> {
-        let counts = self.merged(now_ms);
-        let total: u64 = counts.iter().flatten().sum();
-        if total == 0 {
-            return None;
-        }
-        let quantile = |percent: u64| {
-            let rank = (total * percent).div_ceil(100).max(1);
-            let mut seen = 0;
-            let buckets = (0..DOUBLINGS).flat_map(|doubling| (0..STEPS).map(move |step| (doubling, step)));
-            buckets
-                .into_iter()
-                .find(|&(doubling, step)| {
-                    seen += counts[doubling][step];
-                    seen >= rank
-                })
-                .map(|(doubling, step)| middle_of(doubling, step))
-                .expect("the rank is at most the total")
+        let durations = self.merged(now_ms)?;
+        let at = |quantile| {
+            // The middle of the bucket halves the error.
+            Duration::from_nanos(durations.median_equivalent(durations.value_at_quantile(quantile)))
         };
-        Some(Percentiles { count: total, p50: quantile(50), p95: quantile(95), p99: quantile(99) })
+        Some(Percentiles { count: durations.len(), p50: at(0.5), p95: at(0.95), p99: at(0.99) })
     }
 
-    /// The mean over the window, as near as percentiles are; `None` if nothing was recorded in it.
+    /// The mean over the window, as exact as percentiles are; `None` if nothing was recorded in it.
     pub(crate) fn mean(&self, now_ms: u64) -> Option<Duration> {
-        let counts = self.merged(now_ms);
-        let (mut total, mut seconds) = (0, 0.0);
-        for (doubling, steps) in counts.iter().enumerate() {
-            for (step, count) in steps.iter().enumerate().filter(|(_, count)| **count > 0) {
-                total += count;
-                seconds += *count as f64 * middle_of(doubling, step).as_secs_f64();
-            }
-        }
-        (total > 0).then(|| Duration::from_secs_f64(seconds / total as f64))
+        self.merged(now_ms).map(|durations| Duration::from_nanos(durations.mean() as u64))
     }
 
-    fn merged(&self, now_ms: u64) -> [[u64; STEPS]; DOUBLINGS] {
-        let mut counts = [[0; STEPS]; DOUBLINGS];
-        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        for slot in slots.iter().filter(|slot| self.frame.is_recent(slot.stamp, now_ms)) {
-            for (sums, steps) in counts.iter_mut().zip(&slot.doublings) {
-                let Some(steps) = steps else { continue };
-                sums.iter_mut().zip(steps.iter()).for_each(|(sum, count)| *sum += u64::from(*count));
-            }
-        }
-        counts
+    fn merged(&self, now_ms: u64) -> Option<Histogram<u32>> {
+        let slots = self.lock();
+        let mut recent = slots.iter().filter(|slot| self.frame.is_recent(slot.stamp, now_ms));
+        let first = recent.next()?.durations.clone();
+        Some(recent.fold(first, |mut sum, slot| {
+            sum.add(&slot.durations).expect("the histogram grows");
+            sum
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
+        // Poisoned means that a record was lost, not that the rest is wrong.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which bucket holds a duration: its doubling by the highest bit, the step by the four bits below.
-fn bucket_of(took: Duration) -> (usize, usize) {
-    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).clamp(DURATION_NS_MIN, DURATION_NS_MAX);
-    let highest = ns.ilog2();
-    let step = (ns >> (highest - STEPS_LOG2)) as usize % STEPS;
-    ((highest - DOUBLING_FIRST) as usize, step)
-}
-
-fn middle_of(doubling: usize, step: usize) -> Duration {
-    let start = 1_u64 << (u32::try_from(doubling).expect("few doublings") + DOUBLING_FIRST);
-    let width = start >> STEPS_LOG2;
-    let ns = start + width * step as u64 + width / 2;
-    Duration::from_nanos(ns.clamp(DURATION_NS_MIN, DURATION_NS_MAX))
+fn empty() -> Histogram<u32> {
+    let mut histogram =
+        Histogram::new_with_bounds(RESOLUTION_NS, 2 * RESOLUTION_NS, DIGITS).expect("constants in range");
+    histogram.auto(true);
+    histogram
 }
 
 #[cfg(test)]
@@ -231,8 +197,8 @@ mod tests {
 
     /// Durations spread evenly over the doublings, as latencies are.
     fn durations() -> impl Strategy<Value = Vec<Duration>> {
-        let one = (0.0..=1.0_f64).prop_map(|place| {
-            let ns = DURATION_NS_MIN as f64 * (DURATION_NS_MAX as f64 / DURATION_NS_MIN as f64).powf(place);
+        let one = (0.0..=1.0_f64).prop_map(|power| {
+            let ns = DURATION_NS_MIN as f64 * (DURATION_NS_MAX as f64 / DURATION_NS_MIN as f64).powf(power);
             Duration::from_nanos((ns as u64).clamp(DURATION_NS_MIN, DURATION_NS_MAX))
         });
         prop::collection::vec(one, 1..400)
@@ -278,9 +244,33 @@ mod tests {
         assert_eq!(window.percentiles(60_400).unwrap().count, 2);
         assert_eq!(window.percentiles(61_000).unwrap().count, 1);
         assert_eq!(window.percentiles(600_000), None);
-        // The slot of long ago is used again.
+        // A slot that left the window is used again.
         window.record(Duration::from_millis(1), 30_000 + RING * 1_000);
         assert_eq!(window.percentiles(30_000 + RING * 1_000).unwrap().count, 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_small_for_short_durations() {
+        let window = DurationWindow::new(WINDOW_DEFAULT, 0);
+        for at_ms in (0..600_000).step_by(100) {
+            window.record(Duration::from_micros(1 + at_ms % 2_000), at_ms);
+        }
+        let bytes = |slot: &Slot| slot.durations.distinct_values() * size_of::<u32>() + size_of::<Slot>();
+        let sizes: Vec<_> = window.lock().iter().map(bytes).collect();
+        assert_eq!(sizes.len() as u64, RING);
+        assert!(sizes.iter().all(|bytes| *bytes < 900), "{sizes:?}");
+        window.record(Duration::MAX, 600_000);
+        assert!(bytes(window.lock().back().unwrap()) < 3_000);
+        window.record(Duration::ZERO, 6_000_000);
+        assert_eq!(window.lock().len(), 1, "slots that left the window are freed");
+    }
+
+    #[test]
+    fn straggler_counts() {
+        let window = DurationWindow::new(WINDOW_DEFAULT, 0);
+        window.record(Duration::from_millis(1), 5_000);
+        window.record(Duration::from_millis(1), 4_999);
+        assert_eq!(window.percentiles(5_000).unwrap().count, 2);
     }
 
     #[test]
@@ -291,7 +281,7 @@ mod tests {
             rate.add(5, second * 1_000 + 999);
         }
         assert_eq!(rate.per_second(200 * 1_000 - 1).round(), 10.0);
-        // Nothing comes any more: it fades, and is gone after the window.
+        // Without further records the rate declines, and is zero after the window.
         assert_eq!(rate.per_second(230 * 1_000).round(), 5.0);
         assert_eq!(rate.per_second(261 * 1_000), 0.0);
     }

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::fmt::friendly::{Designator, FractionalUnit, Spacing, SpanPrinter};
+use jiff::{Span, SpanRound, Unit};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
@@ -69,14 +71,15 @@ fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// A duration as the command line takes it, exact: a whole number of the largest unit that divides it.
+/// A duration exactly as the command line takes and shows it: `1d12h`, `1.5s`, `250ms`.
 pub(super) fn written(duration: Duration) -> String {
-    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let ms = duration.as_millis();
-    match UNITS.into_iter().find(|(size, _)| ms.is_multiple_of(*size)) {
-        _ if ms == 0 => "0s".into(),
-        Some((size, unit)) => format!("{}{unit}", ms / size),
-        None => format!("{ms}ms"),
+    let printer = SpanPrinter::new().designator(Designator::HumanTime).spacing(Spacing::None);
+    let days = SpanRound::new().largest(Unit::Day).days_are_24_hours();
+    match Span::try_from(duration).and_then(|span| span.round(days)) {
+        Ok(span) if duration.as_secs() == 0 => printer.span_to_string(&span),
+        Ok(span) => printer.fractional(Some(FractionalUnit::Second)).span_to_string(&span),
+        // Longer than 20,000 years: no setting allows it, and it is shown all the same.
+        Err(_) => format!("{}s", duration.as_secs()),
     }
 }
 
@@ -214,6 +217,6 @@ mod tests {
         let written = |ms| written(Duration::from_millis(ms));
         let texts =
             [0, 1, 1_500, 30_000, 90_000, 300_000, 7_200_000, 36 * 3_600_000, 7 * 86_400_000].map(written);
-        assert_eq!(texts, ["0s", "1ms", "1500ms", "30s", "90s", "5m", "2h", "36h", "7d"]);
+        assert_eq!(texts, ["0s", "1ms", "1.5s", "30s", "1m30s", "5m", "2h", "1d12h", "7d"]);
     }
 }
