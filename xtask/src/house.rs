@@ -1,6 +1,6 @@
 //! `cargo xtask house`: how large the house is, as markdown tables. The same tree gives the same text.
 
-mod rust;
+pub(crate) mod rust;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,11 +13,6 @@ use self::rust::{Source, lines_of};
 
 /// The traits that an engine implements.
 const BOUNDARY: [&str; 3] = ["Delivery", "Admin", "Maintenance"];
-/// Words that plain technical English does without, and "dead letters" is not "letters".
-const WORDS_TO_AVOID: [&str; 18] = [
-    "whoever", "somebody", "nobody", "told", "look", "looks", "hungry", "worn", "letters", "goes on",
-    "upkeep", "chores", "ailment", "ailments", "beat", "stir", "bell", "freshen",
-];
 const LIBRARY: &str = "crates/headwater/";
 const MAP: &str = "ARCHITECTURE.md";
 /// Areas in the order of the table; a file is in the first that fits.
@@ -52,8 +47,6 @@ struct House {
     areas: [(usize, usize); AREAS.len()],
     library: Sizes,
     all: Sizes,
-    /// By word: in Rust, SQL and documents.
-    words: Vec<(&'static str, [usize; 3])>,
 }
 
 /// Lines of files and functions.
@@ -65,10 +58,11 @@ struct Sizes {
 
 impl House {
     fn measure(tree: &Tree) -> Self {
-        let mut house =
-            House { words: WORDS_TO_AVOID.map(|word| (word, [0; 3])).to_vec(), ..House::default() };
-        house.methods = BOUNDARY.map(|name| (name, 0)).to_vec();
-        house.glossary = tree.get(MAP).map_or(0, glossary_entries);
+        let mut house = House {
+            methods: BOUNDARY.map(|name| (name, 0)).to_vec(),
+            glossary: tree.get(MAP).map_or(0, glossary_entries),
+            ..House::default()
+        };
         for (path, text) in tree.files() {
             let area = area_of(path);
             house.areas[area].0 += 1;
@@ -78,9 +72,7 @@ impl House {
                 Some("sql") => {
                     house.sql_files += 1;
                     house.migrations += usize::from(path.contains("/migrations/"));
-                    house.add_words(1, text);
                 }
-                Some("md") => house.add_words(2, text),
                 _ => {}
             }
         }
@@ -113,17 +105,6 @@ impl House {
         if path == "crates/headwater/src/lib.rs" {
             self.exports = source.exports();
         }
-        // The list above is no prose.
-        if path.starts_with("crates/") {
-            self.add_words(0, &source.prose);
-        }
-    }
-
-    fn add_words(&mut self, place: usize, text: &str) {
-        let text = text.to_lowercase();
-        for (word, counts) in &mut self.words {
-            counts[place] += occurrences(&text, word);
-        }
     }
 
     fn tables(&self) -> String {
@@ -154,12 +135,7 @@ impl House {
         for (name, sizes) in [("library", &self.library), ("all Rust", &self.all)] {
             text += &format!("| {name} | {} | {} |\n", spread(&sizes.files), spread(&sizes.functions));
         }
-        text += "\n| word to avoid | Rust comments and strings | SQL | documents |\n|---|---|---|---|\n";
-        for (word, [rust, sql, documents]) in &self.words {
-            text += &format!("| {word} | {rust} | {sql} | {documents} |\n");
-        }
-        let sum = |place: usize| self.words.iter().map(|(_, counts)| counts[place]).sum::<usize>();
-        text + &format!("| **all** | {} | {} | {} |", sum(0), sum(1), sum(2))
+        text
     }
 }
 
@@ -191,18 +167,6 @@ fn glossary_entries(map: &str) -> usize {
         .filter(|line| line.starts_with("|--") || line.starts_with("|:") || line.starts_with("| --"));
     // Each table has a heading and a ruler.
     items + rows.saturating_sub(2 * rulers.count())
-}
-
-/// How often a word, or words, occur as a whole; "dead letters" are no "letters".
-fn occurrences(text: &str, word: &str) -> usize {
-    let is_part = |c: char| c.is_alphanumeric();
-    let found = text.match_indices(word).filter(|(at, _)| {
-        let (before, after) = (&text[..*at], &text[at + word.len()..]);
-        let is_whole = !before.ends_with(is_part) && !after.starts_with(is_part);
-        let is_dead_letter = word == "letters" && before.trim_end_matches(|c| !is_part(c)).ends_with("dead");
-        is_whole && !is_dead_letter
-    });
-    found.count()
 }
 
 /// Median, ninth decile and maximum.
@@ -243,13 +207,6 @@ mod tests {
     }
 
     #[test]
-    fn whole_words_count_and_dead_letters_are_allowed() {
-        assert_eq!(occurrences("look, overlook, looks; look", "look"), 2);
-        assert_eq!(occurrences("letters, dead letters, dead_letters and dead\n/// letters", "letters"), 1);
-        assert_eq!(occurrences("it goes on and on", "goes on"), 1);
-    }
-
-    #[test]
     fn spread_is_the_middle_the_ninth_decile_and_the_largest() {
         assert_eq!(spread(&[]), "0 / 0 / 0");
         assert_eq!(spread(&(1..=101).rev().collect::<Vec<_>>()), "51 / 91 / 101");
@@ -258,12 +215,12 @@ mod tests {
     #[test]
     fn tests_within_a_file_are_no_part_of_the_library() {
         let lib =
-            "//! Nobody.\npub use a::{B, C};\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\n";
+            "//! A.\npub use a::{B, C};\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\n";
         let tree = Tree::of(&[
             ("crates/headwater/src/lib.rs", lib),
             ("crates/headwater/src/store/delivery.rs", "pub trait Delivery {\n    fn claim(&self);\n}\n"),
-            ("crates/headwater/src/store/sqlite/migrations/0001_a.sql", "-- Told.\n"),
-            ("README.md", "Look.\n"),
+            ("crates/headwater/src/store/sqlite/migrations/0001_a.sql", "-- A.\n"),
+            ("README.md", "A.\n"),
         ]);
         let house = House::measure(&tree);
         assert_eq!((house.areas[0], house.areas[3]), ((2, 6), (0, 5)));
@@ -271,7 +228,6 @@ mod tests {
         assert_eq!(house.methods[0], ("Delivery", 1));
         assert_eq!((house.library.functions.len(), house.all.functions.len()), (1, 2));
         let text = house.tables();
-        assert!(text.contains("| nobody | 1 | 0 | 0 |") && text.contains("| told | 0 | 1 | 0 |"), "{text}");
-        assert!(text.contains("| look | 0 | 0 | 1 |") && text.contains("| **all** | 4 | 13 |"), "{text}");
+        assert!(text.contains("| **all** | 4 | 13 |"), "{text}");
     }
 }

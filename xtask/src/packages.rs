@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn sudo_never_asks_when_nobody_can_answer() {
+    fn sudo_never_asks_without_a_terminal() {
         let command = install_command(&["sqlite3"], true, Privilege::Sudo, false).unwrap();
         assert_eq!(words(&command)[..4], ["sudo", "-n", "sh", "-c"]);
         let command = install_command(&["sqlite3"], true, Privilege::Sudo, true).unwrap();

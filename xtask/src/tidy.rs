@@ -4,6 +4,7 @@ mod hygiene;
 mod layout;
 mod sql;
 pub(crate) mod tree;
+mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -90,7 +91,8 @@ fn cargo_checks() -> Vec<Vec<&'static str>> {
 }
 
 fn complaints(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = [layout::check(tree), sql::check(tree), hygiene::check(tree)].concat();
+    let mut complaints =
+        [layout::check(tree), sql::check(tree), hygiene::check(tree), words::check(tree)].concat();
     complaints.sort();
     complaints
 }

@@ -2,9 +2,9 @@
 
 mod dead_letter;
 mod group;
+mod maintenance;
 mod messages;
 mod topic;
-mod upkeep;
 pub(crate) mod words;
 
 use std::io::Write;
@@ -25,12 +25,12 @@ pub(crate) use group::{
     PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs, SeekArgs, StuckArgs,
     SubscribeArgs, TopicArgs,
 };
-pub(crate) use messages::{ConsumeArgs, PublishArgs};
-pub(crate) use topic::{SettingsArgs, StorageWord, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
-pub(crate) use upkeep::{
+pub(crate) use maintenance::{
     AuditArgs, BackfillCommand, BackfillListArgs, BackfillWatchArgs, DemoArgs, DemoWorkerArgs, MaintainArgs,
     MigrateArgs,
 };
+pub(crate) use messages::{ConsumeArgs, PublishArgs};
+pub(crate) use topic::{SettingsArgs, StorageWord, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
 
 /// Durable messaging that lives in the database you already have.
 ///

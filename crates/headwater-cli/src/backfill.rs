@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, GroupArgs, Output};
 use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
-use crate::progress::{LOOK_EVERY, Shown};
+use crate::progress::{POLL_EVERY, Shown};
 
 pub(crate) async fn run(global: &Global, command: &BackfillCommand) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
@@ -113,7 +113,7 @@ async fn until_ended(headwater: &Headwater, of: &GroupArgs, pace: Option<Backfil
                     }
                     working = false;
                 }
-                () = tokio::time::sleep(LOOK_EVERY) => {
+                () = tokio::time::sleep(POLL_EVERY) => {
                     if run && !working {
                         break;
                     }

@@ -3,7 +3,7 @@
 mod change;
 mod confirm;
 mod health;
-mod look;
+mod inspect;
 mod remove;
 
 use std::process::ExitCode;
@@ -44,9 +44,9 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
         GroupCommand::Policy(args) => change::policy(global, headwater, args).await,
         GroupCommand::ReleaseLease(args) => change::release_lease(global, headwater, args).await,
         GroupCommand::ForceComplete(args) => change::force_complete(global, headwater, args).await,
-        GroupCommand::Stuck(args) => look::stuck(global, headwater, args).await,
-        GroupCommand::Acks(args) => look::acks(global, headwater, args).await,
-        GroupCommand::Records(args) => look::records(global, headwater, args).await,
+        GroupCommand::Stuck(args) => inspect::stuck(global, headwater, args).await,
+        GroupCommand::Acks(args) => inspect::acks(global, headwater, args).await,
+        GroupCommand::Records(args) => inspect::records(global, headwater, args).await,
     }
 }
 

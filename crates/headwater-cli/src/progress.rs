@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::human;
 
 /// How often progress is read again.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(200);
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 

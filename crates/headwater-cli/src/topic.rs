@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
 use crate::human;
 use crate::output::{Fields, Rows, Usage, print_objects};
-use crate::progress::{LOOK_EVERY, Shown};
+use crate::progress::{POLL_EVERY, Shown};
 
 pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitCode> {
     if let TopicCommand::Alter(args) = command
@@ -83,7 +83,7 @@ async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
     while let Some(progress) = topics.status(name).await?.tracking_change {
         if last == Some(progress) {
             // Another process is doing it.
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         last = Some(progress);
         shown.at(progress.done, progress.total, "");
@@ -97,7 +97,7 @@ async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
                     }
                     break;
                 }
-                () = tokio::time::sleep(LOOK_EVERY) => {
+                () = tokio::time::sleep(POLL_EVERY) => {
                     if let Some(progress) = topics.status(name).await?.tracking_change {
                         shown.at(progress.done, progress.total, "");
                     }

@@ -15,6 +15,8 @@ mod deaths;
 mod demo;
 #[path = "cli/groups.rs"]
 mod groups;
+#[path = "cli/maintenance.rs"]
+mod maintenance;
 #[path = "cli/operators.rs"]
 mod operators;
 #[path = "cli/pipes.rs"]
@@ -28,8 +30,6 @@ mod topics;
 #[cfg(unix)]
 #[path = "cli/unwritable.rs"]
 mod unwritable;
-#[path = "cli/upkeep.rs"]
-mod upkeep;
 
 /// An environment for the command: a working directory, and the store it uses.
 struct Place {
@@ -349,7 +349,7 @@ fn a_foreign_file_is_refused_and_adopted_when_asked() {
 
 /// A command that only reads creates nothing: neither a file for a mistyped name, nor a topic.
 #[test]
-fn what_only_looks_makes_no_store() {
+fn reading_commands_create_no_store() {
     let place = Place::sqlite();
     let commands = [
         "topic list",

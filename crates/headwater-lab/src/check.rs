@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use rand::RngExt;
 
 use crate::machine::{Machine, busy_percent};
-pub(crate) use child::{ChildArgs, GRACE, Job, LedgerJob, Progress, READY, STORE_VARIABLE, Upkept};
+pub(crate) use child::{ChildArgs, GRACE, Job, LedgerJob, Maintained, Progress, READY, STORE_VARIABLE};
 pub(crate) use figure::{Figure, Unit, best, median, ms, percentile_ms, thirds};
 pub(crate) use judge::{Kill, OrderBook, Record, effects};
 pub(crate) use place::{Ground, OWN_POSTGRES, Place, eventually, problems, settled, soundness, unsettled};

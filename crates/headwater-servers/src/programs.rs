@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(major_version("something else"), None);
     }
     #[test]
-    fn failing_command_shows_what_it_said() {
+    fn failing_command_shows_its_output() {
         let error = output_of(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
         assert!(error.to_string().contains("no such thing"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! The consumer: describes how a group is served, and connects claim, handle and settle.
 //!
 //! `feed` claims and reads for all groups of a topic, `group` routes messages to members and queues them, `worker` runs
-//! handlers, `settler` settles, `keeper` extends leases, `heart` sends heartbeats. `pull` is for programs with their
+//! handlers, `settler` settles, `keeper` extends leases, `heartbeats` sends heartbeats. `pull` is for programs with their
 //! own loop.
 
 use std::sync::Arc;
@@ -24,23 +24,23 @@ mod batch;
 mod catch_up;
 mod feed;
 mod group;
-mod heart;
+mod heartbeat;
 mod idle;
 mod keeper;
 mod leases;
-mod ledger;
 mod listed;
 mod member;
 mod pace;
 mod pages;
 mod pull;
 mod queue;
+mod reported;
 mod routing;
 mod running;
 pub(crate) mod runtime;
+mod serve_state;
 mod settings;
 mod settler;
-mod standing;
 pub(crate) mod step;
 #[cfg(all(test, feature = "sqlite"))]
 pub(crate) mod tests;
@@ -55,9 +55,9 @@ use member::{Member, Members};
 pub use pull::Consumer;
 pub use running::{Running, Stopped};
 use runtime::Runtime;
+pub use serve_state::EndReason;
+pub(crate) use serve_state::ServeState;
 use settings::GroupSettings;
-pub use standing::EndReason;
-pub(crate) use standing::Standing;
 use step::Stepper;
 
 /// Default limit of messages buffered or being handled, in bytes.

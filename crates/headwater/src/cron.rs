@@ -129,7 +129,7 @@ impl CronBuilder {
         let message = self.message?;
         check_message(&run::message_of(&message, &self.job, now))?;
 
-        let looked = self.store.cron_last(&self.job, now).await?;
+        let checked = self.store.cron_last(&self.job, now).await?;
         let state = Arc::new(State::new(self.job.clone(), topic.clone()));
         let runner = Runner {
             metrics: self.metrics.topic(&topic),
@@ -140,7 +140,7 @@ impl CronBuilder {
             job: self.job,
             topic,
             message,
-            looked,
+            checked,
             state: Arc::clone(&state),
         };
         let (orders, given) = mpsc::channel(1);
@@ -192,7 +192,7 @@ impl CronJob {
     pub async fn step(&self) -> Result<u64> {
         let stopped = || Error::new(ErrorKind::Closed, format!("cron job {} has stopped", self.state.job));
         let (answer, answered) = oneshot::channel();
-        self.orders.send(Order::Look(answer)).await.map_err(|_| stopped())?;
+        self.orders.send(Order::Check(answer)).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
 

@@ -10,12 +10,12 @@ use crate::backfill::{Backfill, BackfillLimits, drive};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
-use crate::limits::{DELAY_MAX, UPKEEP_MESSAGES_MAX};
+use crate::limits::{DELAY_MAX, MAINTENANCE_MESSAGES_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::{Ack, ForceCompleted, Moved, Record, Resurrected, Store, Stuck};
 use crate::subscription::{
-    Ailment, DeliveryPolicy, Outstanding, Start, SubscriptionState, SubscriptionStatus,
+    DeliveryPolicy, HealthIssue, Outstanding, Start, SubscriptionState, SubscriptionStatus,
 };
 use crate::topic::{TopicId, Tracking};
 
@@ -71,7 +71,7 @@ pub struct GroupHealth {
     /// Its progress and activity.
     pub status: SubscriptionStatus,
     /// Its health issues; empty if it is healthy.
-    pub ailments: Vec<Ailment>,
+    pub health_issues: Vec<HealthIssue>,
     /// How far behind in time: how long ago the oldest message that is not done was published. `None` without lag.
     pub behind: Option<Duration>,
 }
@@ -79,7 +79,7 @@ pub struct GroupHealth {
 impl GroupHealth {
     /// Whether it has no health issue.
     pub fn is_healthy(&self) -> bool {
-        self.ailments.is_empty()
+        self.health_issues.is_empty()
     }
 }
 
@@ -104,9 +104,9 @@ impl Groups {
         let of_others = database_time.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now);
         let health = |status: SubscriptionStatus| {
             let now = status.database_time().unwrap_or(of_others);
-            let ailments = status.ailments(now);
+            let health_issues = status.health_issues(now);
             let age = |oldest| Duration::try_from(now.duration_since(oldest)).unwrap_or_default();
-            GroupHealth { ailments, behind: status.oldest_pending.map(age), status }
+            GroupHealth { health_issues, behind: status.oldest_pending.map(age), status }
         };
         Ok(statuses.into_iter().map(health).collect())
     }
@@ -216,9 +216,9 @@ impl Groups {
         let mut pause = POLL_FIRST;
         loop {
             if tracking == Tracking::ReferenceCounting {
-                while self.store.track(topic_id, UPKEEP_MESSAGES_MAX).await?.more && Instant::now() < deadline
-                {
-                }
+                while self.store.track(topic_id, MAINTENANCE_MESSAGES_MAX).await?.more
+                    && Instant::now() < deadline
+                {}
             }
             match self.store.remove(topic, group).await {
                 // Another process may be updating the completion records at this moment.

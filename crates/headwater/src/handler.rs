@@ -310,14 +310,14 @@ mod tests {
     struct Outer(#[source] std::num::ParseIntError);
 
     #[test]
-    fn a_failure_tells_the_whole_chain_of_causes() {
+    fn a_failure_shows_the_whole_chain_of_causes() {
         let cause = "x".parse::<i32>().unwrap_err();
         let Verdict::Failed(text) = Failure::from(Outer(cause)).into_verdict() else { panic!("not failed") };
         assert_eq!(text, "the order is broken: invalid digit found in string");
     }
 
     #[test]
-    fn plain_text_is_a_failure_and_the_special_words_keep_their_meaning() {
+    fn plain_text_is_a_failure_and_the_special_outcomes_keep_their_meaning() {
         assert_eq!(Failure::from("no stock").into_verdict(), Verdict::Failed("no stock".into()));
         assert_eq!(Failure::from(Bury("broken")).into_verdict(), Verdict::Bury("broken".into()));
         assert_eq!(Failure::from(Skip).into_verdict(), Verdict::Skip);

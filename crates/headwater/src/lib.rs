@@ -170,7 +170,7 @@
 //! assert_eq!(groups.get("email").await?.status.state, SubscriptionState::Paused);
 //! groups.resume("email").await?;
 //! for group in groups.list().await? {
-//!     println!("{}: {} behind, {:?}", group.status.group, group.status.lag, group.ailments);
+//!     println!("{}: {} behind, {:?}", group.status.group, group.status.lag, group.health_issues);
 //! }
 //!
 //! groups.cancel("email").await?; // permanent: subscribing again creates a new subscription

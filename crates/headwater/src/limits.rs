@@ -62,7 +62,7 @@ pub const PARTITION_ROWS_MIN: u64 = 1_000;
 /// Most groups of a topic in reference counting: one bit each.
 pub const TRACKED_GROUPS_MAX: u32 = 64;
 /// Most messages one step of cleanup, tracking or backfill changes in one transaction.
-pub const UPKEEP_MESSAGES_MAX: u32 = 10_000;
+pub const MAINTENANCE_MESSAGES_MAX: u32 = 10_000;
 /// How long a cancelled or dead subscription is kept before it is deleted.
 pub const SUBSCRIPTION_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many heartbeats in a row may fail before a process stops handing out the messages it holds.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub(crate) mod going;
 mod jobs;
 mod plan;
 mod runner;
+pub(crate) mod stop;
 mod term;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,7 +8,7 @@ use crate::limits::NAMESPACE_BYTES_MAX;
 
 /// The name of an isolated set of topics: a PostgreSQL schema, or one SQLite file.
 ///
-/// The rule: letters are lowered, and every character other than `a-z`, `0-9` and `_` becomes `_`. The result must
+/// The rule: upper case becomes lower case, and every character other than `a-z`, `0-9` and `_` becomes `_`. The result must
 /// start with a letter, be at most 48 bytes, and not start with `pg_` (reserved by PostgreSQL). It is always quoted in
 /// SQL.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -54,7 +54,7 @@ pub use crate::name::Owner;
 pub use crate::namespace::{Namespace, SqlitePath, StoreUrl};
 pub use crate::settle::{Outcome, Parts, Settlement};
 pub use crate::subscription::{
-    Activity, Ailment, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Subscription,
+    Activity, HealthIssue, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Subscription,
     SubscriptionId, SubscriptionStatus, Transition,
 };
 pub use crate::topic::{Progress, Topic, TopicId, TopicStatus};

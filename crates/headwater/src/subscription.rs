@@ -16,7 +16,7 @@ mod status;
 
 pub use state::{SubscriptionState, Transition};
 pub(crate) use state::{refused_cancelled, refused_removal};
-pub use status::{Activity, Ailment, MissedMessages, STUCK_AFTER, SubscriptionStatus};
+pub use status::{Activity, HealthIssue, MissedMessages, STUCK_AFTER, SubscriptionStatus};
 
 /// The store's own number for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -4,15 +4,15 @@ use std::ops::Range;
 
 /// A source twice, each with spaces in place of what belongs to the other; lines and offsets stay.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// Without comments and the content of strings.
     pub(super) code: Vec<u8>,
     /// Comments and the content of strings alone.
-    pub(super) prose: String,
+    pub(crate) prose: String,
 }
 
 impl Source {
-    pub(super) fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         let bytes = text.as_bytes();
         let (mut code, mut prose) = (bytes.to_vec(), blank(bytes));
         let mut at = 0;

@@ -49,7 +49,7 @@ impl Stage {
     }
 
     /// Prints what happens, with the time since the start.
-    pub(super) fn tell(&self, what: &str) {
+    pub(super) fn event(&self, what: &str) {
         self.say(&format!("  {:>5.1}s  {what}", self.began.elapsed().as_secs_f64()));
     }
 
@@ -91,7 +91,7 @@ impl Stage {
                 drop(inner);
                 let states: Vec<String> =
                     groups.iter().map(|group| format!("{} {}", group.group, at(group))).collect();
-                self.tell(&states.join(" | "));
+                self.event(&states.join(" | "));
             }
             return;
         };

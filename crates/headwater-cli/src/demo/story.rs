@@ -81,14 +81,14 @@ impl<'a> Story<'a> {
         self.stage.act("Three groups, each in a process of its own; every group gets every order");
         for group in GROUPS {
             let id = self.cast.start(group, false)?;
-            self.stage.tell(&format!("{group} is served by process {id}"));
+            self.stage.event(&format!("{group} is served by process {id}"));
         }
         for group in GROUPS {
             // A group that never had a heartbeat is never declared dead.
             self.until(group, "its first heartbeat", |status| status.heartbeat_at.is_some()).await?;
         }
         let publishing = Publishing::start(self.headwater, self.tempo.per_second);
-        self.stage.tell(&format!("publishing {}", human::rate(f64::from(self.tempo.per_second))));
+        self.stage.event(&format!("publishing {}", human::rate(f64::from(self.tempo.per_second))));
         tokio::time::sleep(self.tempo.calm).await;
         for group in GROUPS {
             let done = self.status(group).await?.floor;
@@ -102,13 +102,13 @@ impl<'a> Story<'a> {
         let others = self.status(STEADY).await?.floor;
         publishing.burst(self.tempo.burst).await?;
         self.stage
-            .tell(&format!("{} orders are published at once", human::count(u64::from(self.tempo.burst))));
+            .event(&format!("{} orders are published at once", human::count(u64::from(self.tempo.burst))));
         // With messages in flight, if the process can be caught in time.
         self.until(MORTAL, "its work", |status| status.in_flight > 0 || status.lag == 0).await?;
         self.cast.kill(MORTAL).await?;
         let killed = Instant::now();
         let held = human::count(self.status(MORTAL).await?.in_flight);
-        self.stage.tell(&format!("the process of {MORTAL} is killed with {held} messages in flight"));
+        self.stage.event(&format!("the process of {MORTAL} is killed with {held} messages in flight"));
         let dead = self.until(MORTAL, "its death", |status| status.state == SubscriptionState::Dead).await?;
         let (after, silence) = (killed.elapsed().as_secs_f64(), dead.heartbeat_age.unwrap_or_default());
         self.claim(
@@ -120,12 +120,12 @@ impl<'a> Story<'a> {
         );
         tokio::time::sleep(self.tempo.dead_for).await;
         let dead = self.status(MORTAL).await?;
-        self.stage.tell(&format!("meanwhile {} messages wait for {MORTAL}", human::count(dead.lag)));
+        self.stage.event(&format!("meanwhile {} messages wait for {MORTAL}", human::count(dead.lag)));
         let on = self.status(STEADY).await?.floor.0 - others.0;
         self.claim(on > 0, format!("{STEADY} continued meanwhile: {on} messages done"));
 
         let id = self.cast.start(MORTAL, false)?;
-        self.stage.tell(&format!("process {id} serves {MORTAL} again"));
+        self.stage.event(&format!("process {id} serves {MORTAL} again"));
         let back =
             self.until(MORTAL, "its return", |status| status.state == SubscriptionState::Active).await?;
         self.claim(
@@ -139,14 +139,14 @@ impl<'a> Story<'a> {
         self.stage
             .act("A message that one group cannot handle is buried, and redriven once the group is fixed");
         let poison = publishing.poison().await?;
-        self.stage.tell(&format!("order p-1 at offset {poison} has the amount \"twelve\""));
+        self.stage.event(&format!("order p-1 at offset {poison} has the amount \"twelve\""));
         self.until(PICKY, "the burial", |status| status.dead_letters > 0).await?;
         let letters = self.headwater.dead_letters(TOPIC, PICKY);
         let buried = letters.list(2).await?;
         let [DeadLetter { offset, error, attempts, .. }] = &buried[..] else {
             bail!("{} dead letters instead of one", buried.len());
         };
-        self.stage.tell(&format!("{PICKY} failed: {error}"));
+        self.stage.event(&format!("{PICKY} failed: {error}"));
         self.claim(*offset == poison, format!("{PICKY} buried offset {offset} after {attempts} attempts"));
         let (file, steady) = (self.cast.file(), poison);
         until("the other groups", async || {
@@ -161,9 +161,9 @@ impl<'a> Story<'a> {
 
         self.cast.retire(PICKY).await;
         let id = self.cast.start(PICKY, true)?;
-        self.stage.tell(&format!("a fixed {PICKY} is deployed: process {id}"));
+        self.stage.event(&format!("a fixed {PICKY} is deployed: process {id}"));
         let redriven = letters.redrive(|all| all.error_contains("no number")).await?.redriven;
-        self.stage.tell(&format!("{redriven} dead letter redriven, to {PICKY} only"));
+        self.stage.event(&format!("{redriven} dead letter redriven, to {PICKY} only"));
         until("the redriven message", async || Ok(ledger::has(&file, PICKY, poison)?.then_some(()))).await?;
         let left = letters.count().await?;
         self.claim(redriven == 1 && left == 0, format!("{PICKY} has now handled offset {poison}"));
@@ -174,7 +174,7 @@ impl<'a> Story<'a> {
         self.stage.act("A group joins late and replays everything from the beginning");
         tokio::time::sleep(self.tempo.calm / 2).await;
         let id = self.cast.start(LATE, false)?;
-        self.stage.tell(&format!("process {id} serves {LATE}, a new group"));
+        self.stage.event(&format!("process {id} serves {LATE}, a new group"));
         let joined = self.until(LATE, "its subscription", |_| true).await?;
         self.claim(joined.state == SubscriptionState::Active, format!("{LATE} exists and is active"));
         self.catch_up(LATE).await
@@ -283,7 +283,7 @@ impl<'a> Story<'a> {
     }
 
     fn claim(&mut self, holds: bool, text: String) {
-        self.stage.tell(&format!("{} {text}", if holds { "✓" } else { "✗" }));
+        self.stage.event(&format!("{} {text}", if holds { "✓" } else { "✗" }));
         self.claims.push(Claim { text, holds });
     }
 

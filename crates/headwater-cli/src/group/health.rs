@@ -111,7 +111,7 @@ fn verdict(group: &GroupHealth) -> String {
 }
 
 fn issues(group: &GroupHealth) -> Vec<&'static str> {
-    group.ailments.iter().map(|issue| issue.as_str()).collect()
+    group.health_issues.iter().map(|issue| issue.as_str()).collect()
 }
 
 fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
@@ -127,7 +127,7 @@ fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
         _ => (!issues.is_empty()).then_some(false),
     };
     fields.said("healthy", json!(healthy), verdict(health));
-    fields.said("ailments", json!(issues), issues.join(", "));
+    fields.said("health_issues", json!(issues), issues.join(", "));
     fields.push("heartbeat_at", json!(group.heartbeat_at));
     let age = group.heartbeat_age;
     fields.said(

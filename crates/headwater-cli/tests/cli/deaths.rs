@@ -45,7 +45,7 @@ fn deaths(place: &Place) {
     speak_once(place, "orders", "mail");
     die(place, "orders", "mail");
     let dead = group(place, "orders", "mail");
-    assert_eq!(json!(fields(&dead, ["healthy", "ailments", "lag"])), json!([false, ["dead"], 3]));
+    assert_eq!(json!(fields(&dead, ["healthy", "health_issues", "lag"])), json!([false, ["dead"], 3]));
     assert_eq!(
         group(place, "orders", "quiet")["state"],
         "active",

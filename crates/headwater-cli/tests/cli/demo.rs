@@ -19,7 +19,7 @@ fn assert_clean(place: &Place) {
 }
 
 #[test]
-fn the_demo_keeps_its_word_and_cleans_up() {
+fn the_demo_proves_its_claims_and_cleans_up() {
     let place = Place::sqlite();
     let output = demo(&place, &["--fast", "--output", "json"]).output().unwrap();
     let story = String::from_utf8_lossy(&output.stderr).into_owned();

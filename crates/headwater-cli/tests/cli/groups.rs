@@ -33,7 +33,7 @@ fn groups(place: &Place) {
         json!(["mail", "active", true, 3, 0, 3, 1, 1, 1, 1]),
         "{listed:?}"
     );
-    let rest = ["dead_letters", "reassigned", "missed", "missed_first", "missed_last", "ailments"];
+    let rest = ["dead_letters", "reassigned", "missed", "missed_first", "missed_last", "health_issues"];
     assert_eq!(json!(fields(&listed[1], rest)), json!([0, 0, 0, null, null, []]));
     for measured in
         ["processed", "failed", "filtered", "rate", "handling_mean_ms", "handling_p95_ms", "behind_ms"]

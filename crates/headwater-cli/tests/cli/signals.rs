@@ -55,14 +55,14 @@ fn ends_in_order(place: &Place, signal: &str, one_by_one: bool) {
 }
 
 #[test]
-fn a_consumer_told_to_end_gives_back_the_rest_on_sqlite() {
+fn a_terminated_consumer_releases_the_rest_on_sqlite() {
     let place = Place::sqlite();
     ends_in_order(&place, "-TERM", false);
     ends_in_order(&place, "-INT", true);
 }
 
 #[test]
-fn a_consumer_told_to_end_gives_back_the_rest_on_postgres() {
+fn a_terminated_consumer_releases_the_rest_on_postgres() {
     if let Some(place) = Place::postgres("signals") {
         ends_in_order(&place, "-TERM", true);
         ends_in_order(&place, "-INT", false);

@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use super::*;
 
 /// A user that file permissions apply to; they do not apply to root.
-const NOBODY: u32 = 65_534;
+const OTHER_USER: u32 = 65_534;
 
 fn as_nobody(place: &Place, args: &[&str]) -> Output {
     let mut command = place.command(args);
     if rustix::process::getuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(OTHER_USER).gid(OTHER_USER);
     }
     command.stdin(Stdio::null()).output().unwrap()
 }
@@ -24,7 +24,7 @@ fn permit(path: &Path, mode: u32) {
 fn can_run(place: &Place) -> bool {
     let mut command = place.command(&["--version"]);
     if rustix::process::getuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(OTHER_USER).gid(OTHER_USER);
     }
     command.output().is_ok_and(|output| output.status.success())
 }

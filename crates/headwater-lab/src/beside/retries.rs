@@ -33,7 +33,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     progress("publishing beside tracking and cleanup");
     let jobs = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&jobs);
-    let mut maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 100 }, move |_| {
+    let mut maintenance = Process::start(&place.url, &Job::Maintenance { every_ms: 100 }, move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     })?;
     maintenance.ready().await?;

@@ -27,7 +27,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let subscription =
         headwater.store().subscribe(&topic, &GroupName::new("workers")?, Start::Beginning).await?;
     let group = Group { store: Arc::clone(headwater.store()), topic, id: subscription.subscription_id };
-    let mut maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 1_000 }, |_| {})?;
+    let mut maintenance = Process::start(&place.url, &Job::Maintenance { every_ms: 1_000 }, |_| {})?;
     maintenance.ready().await?;
     progress("claims on the quiet store");
     let quiet = group.claim_for(held / 10).await?;

@@ -53,7 +53,7 @@ pub(crate) enum Job {
     /// Appends each message to a ledger, in the transaction that acks it.
     Ledger(LedgerJob),
     /// Runs the maintenance jobs repeatedly, at this interval.
-    Upkeep { every_ms: u64 },
+    Maintenance { every_ms: u64 },
     /// Runs backfills until there is none left.
     Backfill,
     /// Prints the number of each message it handled.
@@ -92,7 +92,7 @@ pub(crate) struct Progress {
 
 /// What a run of a maintenance job did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Upkept {
+pub(crate) struct Maintained {
     pub(crate) job: String,
     pub(crate) rows: u64,
     pub(crate) duration_us: u64,
@@ -128,7 +128,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             report_progress(&running, &counts, &mut end).await?;
             running
         }
-        Job::Upkeep { every_ms } => {
+        Job::Maintenance { every_ms } => {
             println!("{READY}");
             tokio::select! {
                 kept = keep_up(&headwater, Duration::from_millis(every_ms)) => kept?,
@@ -227,7 +227,7 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
     loop {
         interval.tick().await;
         for run in maintenance.run_once(&headwater::maintenance::Job::ALL).await? {
-            let line = Upkept {
+            let line = Maintained {
                 job: run.job.as_str().into(),
                 rows: run.rows,
                 duration_us: u64::try_from(run.duration.as_micros()).unwrap_or(u64::MAX),

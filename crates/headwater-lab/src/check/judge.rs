@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_tells_missing_doubled_and_strange_rows() {
+    fn a_ledger_shows_missing_doubled_and_strange_rows() {
         let rows = [(0, 1), (1, 2), (1, 1), (1, 3), (7, 1), (-1, 1)];
         let found = effects(&rows, 4);
         assert_eq!(found, Effects { missing: 2, doubled: 2, strangers: 2, later_attempts: 2 });
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_book_tells_inversions_overlaps_and_repeats_apart() {
+    fn the_order_book_distinguishes_inversions_overlaps_and_repeats() {
         let mut book = OrderBook::default();
         for (key, number) in [(1, 0), (2, 0), (1, 1)] {
             book.begin(key, number);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_tells_number_and_time() {
+    fn a_payload_carries_number_and_time() {
         let payload = payload(17, 1_700_000_000_000_000);
         assert_eq!(payload.len(), PAYLOAD_BYTES);
         assert_eq!(parse(payload.as_bytes()).unwrap(), (17, 1_700_000_000_000_000));

@@ -8,7 +8,7 @@ use headwater::store::SubscriptionStatus;
 use headwater::{GroupName, Headwater, SubscriptionState, TopicName, TopicSettings};
 
 use super::Setting;
-use super::sample::{Looker, Sample};
+use super::sample::{Sample, Sampler};
 use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, eventually, ms, progress, soundness};
 
 const TOPIC: &str = "kill";
@@ -51,7 +51,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     first.ready().await?;
     second.ready().await?;
     killed.ready().await?;
-    let maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 500 }, |_| {})?;
+    let maintenance = Process::start(&place.url, &Job::Maintenance { every_ms: 500 }, |_| {})?;
     let dead_for = setting.hold() / 2;
     let seconds = (dead_for + Duration::from_secs(60)).as_secs();
     let pace = Pace {
@@ -64,7 +64,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let publisher = Process::start(&place.url, &Job::Publish(pace), |_| {})?;
     progress("three groups at work");
     tokio::time::sleep(RETENTION * 5).await;
-    let looker = Looker::new(place, &headwater, TOPIC).await?;
+    let sampler = Sampler::new(place, &headwater, TOPIC).await?;
     let reset = |heard: &Heard| {
         let mut activity = heard.lock().expect("no panic while held");
         (activity.last, activity.longest) = (Instant::now(), Duration::ZERO);
@@ -80,9 +80,9 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     progress(&format!("dead after {died_after:.1?}"));
     // From here on it holds nothing back: first the messages that were kept for it are removed.
     tokio::time::sleep(RETENTION * 2).await;
-    let before = looker.look().await?;
+    let before = sampler.sample().await?;
     tokio::time::sleep(dead_for).await;
-    let after = looker.look().await?;
+    let after = sampler.sample().await?;
     let stalled = longest(&first_heard).max(longest(&second_heard));
     let group = GroupName::new("killed")?;
     let back = headwater.store().resurrect(&topic, &group, Some(BEHIND_MAX)).await?;

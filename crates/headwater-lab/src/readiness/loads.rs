@@ -10,10 +10,10 @@ use headwater::topic::{Partition, Storage, Tracking};
 use headwater::{GroupName, Headwater, Start, TopicName, TopicSettings};
 
 use super::Setting;
-use super::sample::{Looker, Sample, worst_table};
+use super::sample::{Sample, Sampler, worst_table};
 use crate::check::{
-    Floor, Job, Judged, Pace, Place, Process, Progress, Unit, Upkept, eventually, percentile_ms, progress,
-    soundness, thirds,
+    Floor, Job, Judged, Maintained, Pace, Place, Process, Progress, Unit, eventually, percentile_ms,
+    progress, soundness, thirds,
 };
 use crate::machine::disk_bytes_per_second;
 
@@ -65,7 +65,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     })?;
     consumers.ready().await?;
     let note = Arc::clone(&seen);
-    let maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 1_000 }, move |line| {
+    let maintenance = Process::start(&place.url, &Job::Maintenance { every_ms: 1_000 }, move |line| {
         note.lock().expect("no panic while held").note_run(line);
     })?;
     let seconds = (WARM_UP + setting.hold()).as_secs();
@@ -117,12 +117,12 @@ async fn sample(
     published: Arc<AtomicU64>,
     handled: Arc<AtomicU64>,
 ) -> Result<()> {
-    let looker = Looker::new(place, headwater, TOPIC).await?;
+    let sampler = Sampler::new(place, headwater, TOPIC).await?;
     tokio::time::sleep(WARM_UP).await;
     let mut interval = tokio::time::interval(Duration::from_secs(1));
     loop {
         interval.tick().await;
-        let sample = looker.look().await?;
+        let sample = sampler.sample().await?;
         let lag = published.load(Ordering::Relaxed).saturating_sub(handled.load(Ordering::Relaxed));
         let mut seen = seen.lock().expect("no panic while held");
         seen.samples.push((Instant::now(), sample));
@@ -162,7 +162,7 @@ async fn probe(headwater: &Headwater, seen: Arc<Mutex<Seen>>) -> Result<()> {
 
 impl Seen {
     fn note_run(&mut self, line: &str) {
-        let Ok(run) = serde_json::from_str::<Upkept>(line) else { return };
+        let Ok(run) = serde_json::from_str::<Maintained>(line) else { return };
         if matches!(run.job.as_str(), "message_cleanup" | "partitions") {
             self.removed += run.rows;
             self.cleaning_us += run.duration_us;

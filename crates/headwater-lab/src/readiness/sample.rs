@@ -24,19 +24,19 @@ pub(super) struct Sample {
 }
 
 /// Takes samples of a store on a connection of its own.
-pub(super) struct Looker {
+pub(super) struct Sampler {
     client: Client,
     headwater: Headwater,
     topic: TopicName,
 }
 
-impl Looker {
+impl Sampler {
     pub(super) async fn new(place: &Place<'_>, headwater: &Headwater, topic: &str) -> Result<Self> {
         let client = crate::server::connect(&place.url).await?;
-        Ok(Looker { client, headwater: headwater.clone(), topic: TopicName::new(topic)? })
+        Ok(Sampler { client, headwater: headwater.clone(), topic: TopicName::new(topic)? })
     }
 
-    pub(super) async fn look(&self) -> Result<Sample> {
+    pub(super) async fn sample(&self) -> Result<Sample> {
         let topics = self.headwater.store().topics().await?;
         let status =
             topics.iter().find(|status| status.topic.name == self.topic).context("the topic is gone")?;

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::pace::{BackfillPace, Controller, Observed, pause_by_rate};
 use super::{BACKFILL_INLINE_MAX, Backfill, BackfillStep};
 use crate::error::{Error, Result};
-use crate::limits::UPKEEP_MESSAGES_MAX;
-use crate::maintenance::going::Going;
+use crate::limits::MAINTENANCE_MESSAGES_MAX;
+use crate::maintenance::stop::StopSignal;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{Maintenance, Store};
 use crate::topic::Tracking;
@@ -29,13 +29,13 @@ pub(crate) async fn run(
     store: &dyn Maintenance,
     worker: &Owner,
     pace: BackfillPace,
-    going: &Going,
+    stop: &StopSignal,
     until: Instant,
     mut each: impl FnMut(&BackfillStep),
 ) -> Result<()> {
     let mut controller = Controller::new(pace);
     let mut quiet = None;
-    while going.is_on() && Instant::now() < until {
+    while stop.may_continue() && Instant::now() < until {
         let started = Instant::now();
         let (step, beside) = beside(store, store.step_backfill(worker, controller.batch())).await?;
         let Some(step) = step else { return Ok(()) };
@@ -47,7 +47,7 @@ pub(crate) async fn run(
         }
         let observed = Observed { processed: step.processed, took, quiet, beside };
         let pause = controller.observe(&observed, step.backfill.rate_max);
-        if going.rest(pause).await {
+        if stop.rest(pause).await {
             quiet = Some(probe(store).await?);
         }
     }
@@ -110,7 +110,7 @@ pub(crate) async fn inline(
     // past its pace.
     let oldest = backfills.iter().rev().find(is_open);
     let Some(ours) = oldest.filter(|oldest| is_ours(oldest) && is_small(oldest)) else { return Ok(()) };
-    let batch = UPKEEP_MESSAGES_MAX.min(ours.rate_max.max(1));
+    let batch = MAINTENANCE_MESSAGES_MAX.min(ours.rate_max.max(1));
     let worker = Owner::new(format!("inline-{}-{}", std::process::id(), Uuid::now_v7()))?;
     let until = Instant::now() + INLINE_FOR;
     while Instant::now() < until {

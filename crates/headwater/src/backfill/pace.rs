@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::limits::UPKEEP_MESSAGES_MAX;
+use crate::limits::MAINTENANCE_MESSAGES_MAX;
 
 /// How much of the database's capacity backfills may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -70,21 +70,21 @@ impl BackfillPace {
                 probe: ms(5),
                 slower: 1.3,
                 batch: ms(100),
-                messages_max: UPKEEP_MESSAGES_MAX / 4,
+                messages_max: MAINTENANCE_MESSAGES_MAX / 4,
                 rest: 1.0,
             },
             BackfillPace::Standard => Aims {
                 probe: ms(10),
                 slower: 1.7,
                 batch: ms(500),
-                messages_max: UPKEEP_MESSAGES_MAX,
+                messages_max: MAINTENANCE_MESSAGES_MAX,
                 rest: 0.1,
             },
             BackfillPace::Aggressive => Aims {
                 probe: ms(50),
                 slower: 4.0,
                 batch: ms(2_000),
-                messages_max: UPKEEP_MESSAGES_MAX,
+                messages_max: MAINTENANCE_MESSAGES_MAX,
                 rest: 0.0,
             },
         }
@@ -285,7 +285,7 @@ mod tests {
             let mut controller = Controller::new(pace);
             play(&mut controller, quick, Duration::from_nanos(100), QUICK);
             let before = controller.batch();
-            prop_assert!((BATCH_MIN..=UPKEEP_MESSAGES_MAX).contains(&before));
+            prop_assert!((BATCH_MIN..=MAINTENANCE_MESSAGES_MAX).contains(&before));
             play(&mut controller, slow + 20, Duration::from_nanos(100), Duration::from_millis(200));
             prop_assert!(controller.batch() < before || before == BATCH_MIN);
             prop_assert!(controller.batch() >= BATCH_MIN);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn applications_it_slows_down_get_the_time_and_it_goes_on() {
+    fn it_yields_to_applications_it_slows_down_and_continues() {
         for each in [5, 30, 500].map(Duration::from_micros) {
             let share = share_of_time(BackfillPace::Standard, each, 3);
             assert!((0.01..=0.0501).contains(&share), "one part in twenty, {each:?}: {share}");
@@ -345,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_notices_is_no_reason_to_rest() {
+    fn an_unnoticeable_slowdown_is_no_reason_to_rest() {
         let mut controller = Controller::new(BackfillPace::Standard);
         for _ in 0..60 {
             let processed = u64::from(controller.batch());
             let (quiet, beside) = (Some(QUICK / 10), vec![QUICK; 3]);
             controller.observe(&Observed { processed, took: QUICK, quiet, beside }, 50_000);
         }
-        assert_eq!((controller.batch(), controller.rest), (UPKEEP_MESSAGES_MAX, 0.1));
+        assert_eq!((controller.batch(), controller.rest), (MAINTENANCE_MESSAGES_MAX, 0.1));
     }
 
     #[test]
@@ -380,6 +380,6 @@ mod tests {
             controller.batch()
         };
         assert_eq!(batch_of(BackfillPace::Conservative), BATCH_MIN);
-        assert_eq!(batch_of(BackfillPace::Standard), UPKEEP_MESSAGES_MAX);
+        assert_eq!(batch_of(BackfillPace::Standard), MAINTENANCE_MESSAGES_MAX);
     }
 }

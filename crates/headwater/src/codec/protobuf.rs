@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_refused_with_the_parsers_word() {
+    fn damaged_bytes_are_refused_with_the_parsers_error() {
         let mut message = stored(Protobuf("text".to_owned()).into_message().unwrap());
         message.payload = message.payload.slice(..3);
         let error = message.decode::<Protobuf<String>>().unwrap_err();

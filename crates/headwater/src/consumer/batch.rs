@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::heart::{HEARTBEAT_MAX, in_time};
+use super::heartbeat::{HEARTBEAT_MAX, in_time};
 use super::pull::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{HandlerRun, Said};

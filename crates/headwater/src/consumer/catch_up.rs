@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_gives_way_to_load_and_goes_on_when_that_is_gone() {
+    async fn it_yields_to_load_and_continues_when_that_ends() {
         let catch_up = CatchUp::new(BackfillPace::Standard);
         let free = rests(&catch_up, 60, Duration::from_millis(1)).await;
         assert!(free < TOOK * 60 / 2, "hardly any: {free:?}");

@@ -20,10 +20,10 @@ use tokio::time::Instant;
 
 use super::catch_up;
 use super::group::Group;
-use super::heart::Look;
+use super::heartbeat::HeartbeatRequest;
 use super::idle::Idle;
 use super::pages::Pages;
-use super::standing::EndReason;
+use super::serve_state::EndReason;
 use super::work::LeaseWork;
 use crate::error::{ErrorKind, Result, panic_text};
 use crate::handler::Messages;
@@ -65,7 +65,7 @@ pub(crate) struct Feed {
     /// Notified when a group joins, leaves or wants more.
     pub(crate) changed: Arc<Notify>,
     /// Requests a heartbeat, which returns the states of subscriptions.
-    look: Arc<Look>,
+    request: Arc<HeartbeatRequest>,
     /// Queried before a claim without a wake-up.
     idle: Arc<Idle>,
     read: AtomicU64,
@@ -80,7 +80,7 @@ impl Feed {
         store: Arc<dyn Store>,
         topic: TopicId,
         owner: Owner,
-        look: Arc<Look>,
+        request: Arc<HeartbeatRequest>,
         idle: Arc<Idle>,
     ) -> Arc<Self> {
         Arc::new(Feed {
@@ -91,7 +91,7 @@ impl Feed {
             pages: Mutex::new(Pages::new()),
             epoch: Mutex::default(),
             changed: Arc::default(),
-            look,
+            request,
             idle,
             read: AtomicU64::new(0),
             handed: AtomicU64::new(0),
@@ -131,7 +131,7 @@ impl Feed {
     /// The groups that have not ended, starting with a different one each time.
     fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock().expect("no panic while held");
-        groups.retain(|group| group.standing.ended().is_none());
+        groups.retain(|group| group.serve_state.ended().is_none());
         if groups.len() > 1 {
             groups.rotate_left(1);
         }
@@ -215,9 +215,9 @@ impl Feed {
         for group in groups.iter().filter(|group| asked.contains_key(&group.subscription.subscription_id)) {
             let state = inactive.get(&group.subscription.subscription_id).copied().unwrap_or_default();
             group.hear(state);
-            if group.standing.is_dead() {
+            if group.serve_state.is_dead() {
                 // A heartbeat resurrects it.
-                self.look.ask_urgently();
+                self.request.now();
             }
         }
     }
@@ -226,9 +226,9 @@ impl Feed {
     /// group that holds messages and did not claim, a heartbeat is requested.
     fn check_after_wake(&self, groups: &[Arc<Group>], woken_at: Instant) {
         let uninformed =
-            |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(woken_at);
+            |group: &Arc<Group>| group.leases.held() > 0 && !group.serve_state.has_heard_since(woken_at);
         if groups.iter().any(uninformed) {
-            self.look.ask();
+            self.request.ask();
         }
     }
 
@@ -409,7 +409,7 @@ async fn run(feed: Arc<Feed>) {
                 }
                 if error.kind() == ErrorKind::NoSuchSubscription {
                     // One of the subscriptions was removed: a heartbeat returns which.
-                    feed.look.ask_urgently();
+                    feed.request.now();
                 }
                 tracing::warn!(topic = %feed.topic, %error, ?pause, "claim failed, retrying");
                 tokio::time::sleep(pause).await;

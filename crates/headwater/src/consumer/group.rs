@@ -13,9 +13,9 @@ use super::leases::{GroupLeases, HELD_MAX};
 use super::member::{Member, Members};
 use super::pace::Pace;
 use super::queue::{Queue, Slice};
+use super::serve_state::{EndReason, ServeState};
 use super::settings::{Delivery, GroupSettings};
 use super::settler::Settler;
-use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
 use crate::handler::{Handler, HandlerGuard, Messages};
@@ -42,7 +42,7 @@ pub(crate) struct Group {
     /// How it yields to applications while it has a backlog, if configured.
     pub(crate) catch_up: Option<CatchUp>,
     /// Whether it may be served.
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) serve_state: Arc<ServeState>,
     /// Calls its handlers.
     pub(crate) guard: Arc<HandlerGuard>,
     /// Its held leases.
@@ -71,18 +71,19 @@ impl Group {
     ) -> Self {
         let subscription = Arc::new(subscription);
         let interval = subscription.topic.settings.heartbeat_interval;
-        let standing = if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) };
-        let standing = Arc::new(standing);
+        let serve_state =
+            if settings.pulled { ServeState::pulled(interval) } else { ServeState::new(interval) };
+        let serve_state = Arc::new(serve_state);
         let guard = HandlerGuard {
             subscription: Arc::clone(&subscription),
             timeout: settings.timeout,
             metrics: Arc::clone(&metrics),
-            standing: Arc::clone(&standing),
+            serve_state: Arc::clone(&serve_state),
         };
         let leases = GroupLeases::new(
             Arc::clone(&subscription),
             Arc::clone(&metrics),
-            Arc::clone(&standing),
+            Arc::clone(&serve_state),
             !settings.limits.is_none(),
             changed,
         );
@@ -94,7 +95,7 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
-            standing,
+            serve_state,
             guard: Arc::new(guard),
             moved: AtomicBool::new(true),
             subscription,
@@ -131,13 +132,13 @@ impl Group {
     /// Applies the settings as last read: of the topic, with the group's delivery policy.
     pub(crate) fn learn(&self, settings: &TopicSettings) {
         *self.delivery.lock().expect("no panic while held") = Delivery::from(settings);
-        self.standing.set_heartbeat_interval(settings.heartbeat_interval);
+        self.serve_state.set_heartbeat_interval(settings.heartbeat_interval);
     }
 
     /// What to claim for it now, if anything.
     pub(crate) fn want(&self) -> Option<Want> {
         // A paused group continues to claim: that is how it learns that it was resumed.
-        if self.standing.is_stopping() || self.standing.is_suspended() {
+        if self.serve_state.is_stopping() || self.serve_state.is_suspended() {
             return None;
         }
         // No worker here could start it soon; the next one that is free notifies the feed.
@@ -194,7 +195,7 @@ impl Group {
         // Registered first: a concurrent stop of the group either finds this lease held, or is seen here.
         // Also released if it came late, because no thread here ran: it may expire and be claimed by another owner
         // before a handler is done with it.
-        if self.standing.is_stopping() || work.came_late() {
+        if self.serve_state.is_stopping() || work.came_late() {
             self.settler.give_back(&work);
             return;
         }
@@ -226,9 +227,9 @@ impl Group {
         self.start_workers(workers);
         // Queued first: a concurrent stop or pause of the group either finds the messages in the queue, or is seen
         // here.
-        if self.standing.is_stopping() {
+        if self.serve_state.is_stopping() {
             self.release(self.queue.close());
-        } else if self.standing.is_held_back() {
+        } else if self.serve_state.is_held_back() {
             self.release(self.queue.take_stale(Duration::ZERO));
         }
     }
@@ -308,24 +309,24 @@ impl Group {
 
     /// Applies the state of its subscription, as the store reported it; true if it is held back from now on.
     pub(crate) fn hear(&self, state: SubscriptionState) -> bool {
-        self.standing.heard();
+        self.serve_state.heard();
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         match state {
             SubscriptionState::Active => {
-                self.standing.set_dead(false);
-                if self.standing.set_paused(false) {
+                self.serve_state.set_dead(false);
+                if self.serve_state.set_paused(false) {
                     tracing::info!(%topic, %group, "subscription resumed");
                 }
             }
             SubscriptionState::Paused => {
-                if self.standing.set_paused(true) {
+                if self.serve_state.set_paused(true) {
                     tracing::info!(%topic, %group, "subscription paused, unstarted messages released");
                     self.release(self.queue.take_stale(Duration::ZERO));
                     return true;
                 }
             }
             SubscriptionState::Dead => {
-                self.standing.set_dead(true);
+                self.serve_state.set_dead(true);
             }
             SubscriptionState::Cancelled => self.end(EndReason::Cancelled),
         }
@@ -336,7 +337,7 @@ impl Group {
     /// changed.
     pub(crate) fn suspend(&self) -> bool {
         // A pulled group is in contact whenever it gets messages.
-        let changed = !self.settings.pulled && self.standing.set_suspended(true);
+        let changed = !self.settings.pulled && self.serve_state.set_suspended(true);
         if changed {
             self.release(self.queue.take_stale(Duration::ZERO));
         }
@@ -345,7 +346,7 @@ impl Group {
 
     /// Contact with the database is restored.
     pub(crate) fn unsuspend(&self) {
-        if self.standing.set_suspended(false) {
+        if self.serve_state.set_suspended(false) {
             self.leases.wake();
         }
     }
@@ -353,21 +354,21 @@ impl Group {
     /// Nothing more is handed to members. If the subscription has ended, its leases are lost; otherwise members finish
     /// what they have.
     pub(crate) fn end(&self, reason: EndReason) {
-        if !self.standing.set_ended(reason) {
+        if !self.serve_state.set_ended(reason) {
             return;
         }
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         tracing::warn!(%topic, %group, %reason, "consumer ended");
-        if self.standing.is_over() {
+        if self.serve_state.is_over() {
             self.in_hand().iter().for_each(|work| work.lost.store(true, Ordering::Relaxed));
         }
         self.stop();
-        self.standing.ending.notify_waiters();
+        self.serve_state.ending.notify_waiters();
     }
 
     /// Accepts no more work, and releases what is queued and not started. Running handlers continue.
     pub(crate) fn stop(&self) {
-        self.standing.set_stopping();
+        self.serve_state.set_stopping();
         self.release(self.queue.close());
         self.leases.changed.notify_one();
     }

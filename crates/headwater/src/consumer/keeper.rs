@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::heart::{HEARTBEAT_MAX, in_time};
+use super::heartbeat::{HEARTBEAT_MAX, in_time};
 use super::runtime::Runtime;
 use crate::lease::LeaseId;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use super::standing::Standing;
+use super::serve_state::ServeState;
 use crate::lease::Lease;
 use crate::observe::metrics::GroupMetrics;
 use crate::subscription::Subscription;
@@ -22,7 +22,7 @@ pub(super) const HELD_MAX: usize = 4_000;
 pub(crate) struct GroupLeases {
     pub(super) subscription: Arc<Subscription>,
     pub(super) metrics: Arc<GroupMetrics>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) serve_state: Arc<ServeState>,
     /// Whether the group has limits: then each lease that ends makes room.
     is_limited: bool,
     /// Leases handed to the group and not settled yet, and a notification when one is settled.
@@ -38,14 +38,14 @@ impl GroupLeases {
     pub(super) fn new(
         subscription: Arc<Subscription>,
         metrics: Arc<GroupMetrics>,
-        standing: Arc<Standing>,
+        serve_state: Arc<ServeState>,
         is_limited: bool,
         changed: Arc<Notify>,
     ) -> Self {
         GroupLeases {
             subscription,
             metrics,
-            standing,
+            serve_state,
             is_limited,
             held: AtomicUsize::new(0),
             settled: Notify::new(),

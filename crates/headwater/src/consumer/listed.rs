@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::heart::{HEARTBEAT_MAX, in_time};
+use super::heartbeat::{HEARTBEAT_MAX, in_time};
 use crate::error::{Error, ErrorKind, Result, no_panic};
 use crate::lease::{Lease, LeaseId, OffsetRange};
 use crate::lease_thread::LeaseThread;

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_read_is_missing_and_gaps_are_no_reason_to_read_again() {
+    fn only_unread_offsets_are_missing_and_gaps_are_no_reason_to_read_again() {
         let mut pages = Pages::new();
         pages.keep(range(10, 20), messages((10..=20).filter(|offset| *offset != 15)));
         assert_eq!(pages.missing(range(12, 18)), []);

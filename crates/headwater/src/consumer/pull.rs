@@ -46,8 +46,8 @@ pub(super) struct InUse {
 
 impl InUse {
     fn new(runtime: &Arc<Runtime>, group: &Arc<Group>) -> Self {
-        if group.standing.enter() {
-            runtime.look.ask_urgently();
+        if group.serve_state.enter() {
+            runtime.request.now();
         }
         InUse { runtime: Arc::clone(runtime), group: Arc::clone(group) }
     }
@@ -55,7 +55,7 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.group.standing.leave();
+        self.group.serve_state.leave();
     }
 }
 
@@ -217,7 +217,7 @@ impl Consumer {
     pub async fn close(self) -> Result<()> {
         self.list.hold().await.give_back().await?;
         // While a batch is held the owner continues its heartbeats; it is found silent once it has ended.
-        if self.group.standing.users() == 0 {
+        if self.group.serve_state.users() == 0 {
             self.runtime.dismiss(&self.group, true).await;
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Consumer {
 pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> {
     let subscription = &group.subscription;
     let (topic, name) = (&subscription.topic.name, &subscription.group);
-    match runtime.tell(group).await? {
+    match runtime.report(group).await? {
         Some(Signal::Cancelled) => Err(cancelled(subscription)),
         Some(Signal::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
         Some(Signal::Resurrected(missed)) => {

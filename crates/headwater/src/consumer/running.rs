@@ -10,7 +10,7 @@ use super::feed::Feed;
 use super::group::Group;
 use super::member::Member;
 use super::runtime::Runtime;
-use super::standing::EndReason;
+use super::serve_state::EndReason;
 use super::{check_handler, check_lane_members, member_of};
 use crate::error::{Error, Result};
 use crate::handler::Handling;
@@ -47,15 +47,15 @@ impl Running {
 
     /// Its health.
     pub fn health(&self) -> Health {
-        let standing = &self.group.standing;
-        let (state, reason) = match standing.ended() {
+        let serve_state = &self.group.serve_state;
+        let (state, reason) = match serve_state.ended() {
             Some(reason) => (HealthState::Stopped, Some(reason.to_string())),
-            None if standing.is_stopping() => (HealthState::Stopping, None),
-            None if standing.is_suspended() => {
+            None if serve_state.is_stopping() => (HealthState::Stopping, None),
+            None if serve_state.is_suspended() => {
                 let why = "heartbeats fail: nothing is handed out until one succeeds";
                 (HealthState::Failing, Some(why.to_owned()))
             }
-            None if standing.is_paused() => {
+            None if serve_state.is_paused() => {
                 (HealthState::Paused, Some("the subscription is paused".to_owned()))
             }
             None => (HealthState::Running, None),
@@ -66,13 +66,13 @@ impl Running {
     /// Why it ended by itself, if it did: its subscription was cancelled or removed, or claiming for it panicked
     /// repeatedly. A pause does not end it.
     pub fn ended(&self) -> Option<EndReason> {
-        self.group.standing.ended()
+        self.group.serve_state.ended()
     }
 
     /// Waits until it ends by itself, and returns why. A shutdown does not count.
     pub async fn until_ended(&self) -> EndReason {
         loop {
-            let ending = self.group.standing.ending.notified();
+            let ending = self.group.serve_state.ending.notified();
             tokio::pin!(ending);
             // Registered first: an end between the check and the wait is not missed.
             ending.as_mut().enable();

@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::heart::{HEARTBEAT_MAX, Look, in_time};
+use super::heartbeat::{HEARTBEAT_MAX, HeartbeatRequest, in_time};
 use super::idle::Idle;
-use super::ledger::Ledger;
+use super::reported::ReportedActivity;
 use super::settler::Settler;
-use super::{heart, keeper};
+use super::{heartbeat, keeper};
 use crate::error::Result;
 use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
@@ -50,11 +50,11 @@ pub(crate) struct Runtime {
     /// The program's runtime: reads that follow heartbeats run there.
     pub(super) home: Handle,
     keeper: JoinHandle<()>,
-    heart: Mutex<Option<JoinHandle<()>>>,
+    heartbeats: Mutex<Option<JoinHandle<()>>>,
     /// What was reported of the groups.
-    ledger: Ledger,
+    reported: ReportedActivity,
     /// Requests a heartbeat out of turn.
-    pub(crate) look: Arc<Look>,
+    pub(crate) request: Arc<HeartbeatRequest>,
     idle: Arc<Idle>,
     /// How processes that serve groups run maintenance; `None` for not at all.
     maintenance: Option<MaintenancePreset>,
@@ -86,9 +86,9 @@ impl Runtime {
             },
             thread,
             home: Handle::current(),
-            heart: Mutex::default(),
-            ledger: Ledger::default(),
-            look: Arc::default(),
+            heartbeats: Mutex::default(),
+            reported: ReportedActivity::default(),
+            request: Arc::default(),
             maintenance,
             maintaining: Mutex::default(),
             this: Weak::clone(this),
@@ -110,25 +110,25 @@ impl Runtime {
         if let Some(feed) = feeds.get(&topic).and_then(Weak::upgrade) {
             return feed;
         }
-        let (look, idle) = (Arc::clone(&self.look), Arc::clone(&self.idle));
-        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone(), look, idle);
+        let (request, idle) = (Arc::clone(&self.request), Arc::clone(&self.idle));
+        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone(), request, idle);
         feeds.insert(topic, Arc::downgrade(&feed));
         feed
     }
 
     /// Serves a group from now on; the first one starts heartbeats and maintenance.
     pub(crate) fn serve(&self, group: Arc<Group>) {
-        self.ledger.begin(&group);
+        self.reported.begin(&group);
         // Added to the list under the heartbeat task's lock: a task about to end finds the group, or has ended before.
-        let mut heart = self.heart.lock().expect("no panic while held");
+        let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
         self.groups.lock().expect("no panic while held").push(group);
-        if heart.is_some() {
-            self.look.ask_urgently();
+        if heartbeats.is_some() {
+            self.request.now();
         } else {
             // It starts with every group in the list.
             let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
-            let run = move || heart::run(Weak::clone(&this), silent_for);
-            *heart = Some(self.thread.spawn_watched("heart", run));
+            let run = move || heartbeat::run(Weak::clone(&this), silent_for);
+            *heartbeats = Some(self.thread.spawn_watched("heartbeat", run));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
         if let (None, Some(preset)) = (&*maintaining, self.maintenance) {
@@ -141,20 +141,20 @@ impl Runtime {
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.strike_off(group);
         let ends = {
-            let mut heart = self.heart.lock().expect("no panic while held");
+            let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
             let last = self.groups().is_empty() && self.settler.is_idle();
-            last.then(|| (heart.take(), self.take_maintaining()))
+            last.then(|| (heartbeats.take(), self.take_maintaining()))
         };
-        if let Some((heart, maintaining)) = ends {
+        if let Some((heartbeats, maintaining)) = ends {
             if let Some(maintaining) = maintaining {
                 // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
                 // longer.
                 let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
             }
-            if let Some(heart) = heart {
-                heart.abort();
+            if let Some(heartbeats) = heartbeats {
+                heartbeats.abort();
                 // Awaited, so that no heartbeat follows the departure.
-                let _ = heart.await;
+                let _ = heartbeats.await;
             }
             if clean {
                 self.report_last(group).await;
@@ -167,14 +167,14 @@ impl Runtime {
 
     /// Reports what a group has done since the last heartbeat, as no other heartbeat follows.
     async fn report_last(&self, group: &Arc<Group>) {
-        if let Err(error) = in_time(HEARTBEAT_MAX, self.tell(group)).await {
+        if let Err(error) = in_time(HEARTBEAT_MAX, self.report(group)).await {
             tracing::debug!(%error, "last activity not reported");
         }
     }
 
     async fn depart(&self) {
         match self.store.depart(&self.owner).await {
-            Ok(()) => self.ledger.departed(),
+            Ok(()) => self.reported.departed(),
             Err(error) => {
                 tracing::debug!(%error, "owner departure not recorded, its heartbeat expires");
             }
@@ -190,12 +190,12 @@ impl Runtime {
         let served = self.served(groups);
         // The store logs whose leases ended by it.
         let signals = self.store.heartbeat(&self.owner, silent_for, &served).await?.signals;
-        self.ledger.told(&served);
+        self.reported.reported(&served);
         Ok(served.iter().map(|one| one.subscription_id).zip(signals).collect())
     }
 
     /// A heartbeat out of turn that also names this group as served: for a group that ends, or is to be resurrected.
-    pub(super) async fn tell(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
+    pub(super) async fn report(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
         let mut groups = self.groups();
         groups.push(Arc::clone(group));
         // It judges no other owner, so it ends no leases.
@@ -208,11 +208,12 @@ impl Runtime {
     /// Each subscription once: a group may run twice in one process.
     pub(super) fn served(&self, groups: &[Arc<Group>]) -> Vec<Served> {
         let mut served: Vec<Served> = Vec::new();
-        let is_served = |group: &&Arc<Group>| group.standing.ended().is_none() && group.standing.is_used();
+        let is_served =
+            |group: &&Arc<Group>| group.serve_state.ended().is_none() && group.serve_state.is_used();
         for group in groups.iter().filter(is_served) {
             let subscription_id = group.subscription.subscription_id;
             if served.iter().all(|one| one.subscription_id != subscription_id) {
-                served.push(Served { subscription_id, activity: self.ledger.activity(group) });
+                served.push(Served { subscription_id, activity: self.reported.activity(group) });
             }
         }
         served
@@ -226,7 +227,7 @@ impl Runtime {
     /// The groups that are served; groups that have ended are removed.
     pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock().expect("no panic while held");
-        groups.retain(|group| group.standing.ended().is_none());
+        groups.retain(|group| group.serve_state.ended().is_none());
         groups.clone()
     }
 
@@ -265,11 +266,11 @@ impl Runtime {
     }
 
     /// Whether no group is served and no lease is held; then the heartbeat task counts as ended.
-    pub(crate) fn heart_may_end(&self) -> bool {
-        let mut heart = self.heart.lock().expect("no panic while held");
+    pub(crate) fn heartbeats_may_end(&self) -> bool {
+        let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
         let last = self.groups().is_empty() && self.settler.is_idle();
         if last {
-            *heart = None;
+            *heartbeats = None;
             // Dropping it stops maintenance.
             drop(self.take_maintaining());
         }
@@ -280,8 +281,8 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.keeper.abort();
-        if let Some(heart) = self.heart.lock().expect("no panic while held").take() {
-            heart.abort();
+        if let Some(heartbeats) = self.heartbeats.lock().expect("no panic while held").take() {
+            heartbeats.abort();
         }
     }
 }

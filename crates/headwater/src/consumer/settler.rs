@@ -131,7 +131,7 @@ impl Settler {
 
     /// Queues a settlement; `last` means that nothing of the lease is left after it.
     fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
-        if !work.of.standing.is_over() {
+        if !work.of.serve_state.is_over() {
             // The task outlives every clone.
             let _ = self.queue.send(Order::Settle { work: Arc::clone(work), settlement, last });
         } else if last {
@@ -190,7 +190,7 @@ async fn settle(
         match result {
             Ok(()) => {}
             // Its subscription has ended: a lost lease is expected.
-            Err(_) if work.of.standing.is_over() => {}
+            Err(_) if work.of.serve_state.is_over() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {

@@ -20,7 +20,7 @@ impl Stepper {
     pub async fn step(&mut self) -> Result<usize> {
         let group = std::sync::Arc::clone(&self.running.group);
         let (mut got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
-        if group.standing.is_dead() {
+        if group.serve_state.is_dead() {
             // No other heartbeats are sent for it.
             let runtime = &self.running.runtime;
             revive(runtime, &group).await?;

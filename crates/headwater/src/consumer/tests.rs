@@ -137,7 +137,7 @@ async fn what_was_settled_apart_is_never_named_again_nor_swept_along() {
 }
 
 #[tokio::test]
-async fn an_early_settlement_that_was_refused_is_said_again() {
+async fn an_early_settlement_that_was_refused_is_repeated() {
     let scene = Scene::new(3).await;
     let work = scene.work();
     work.finish(Offset(2), retry());

@@ -34,7 +34,7 @@ const HEADER_TICK: &str = "headwater-cron-tick";
 #[derive(Debug)]
 pub(super) enum Order {
     /// Read the clock now, and answer how many ticks were published.
-    Look(oneshot::Sender<Result<u64>>),
+    Check(oneshot::Sender<Result<u64>>),
 }
 
 /// The task of a job.
@@ -49,7 +49,7 @@ pub(super) struct Runner {
     pub(super) topic: TopicName,
     pub(super) message: NewMessage,
     /// All ticks up to here were published, by any process, or dropped.
-    pub(super) looked: Timestamp,
+    pub(super) checked: Timestamp,
     pub(super) state: Arc<State>,
 }
 
@@ -84,13 +84,13 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
         let answer = tokio::select! {
             biased;
             order = orders.recv() => match order {
-                Some(Order::Look(answer)) => Some(answer),
+                Some(Order::Check(answer)) => Some(answer),
                 None => break,
             },
             () = tokio::time::sleep(sleep), if !by_hand => None,
         };
-        let looked = runner.look().await;
-        match &looked {
+        let checked = runner.check().await;
+        match &checked {
             Ok(_) => {
                 failures = 0;
                 sleep = runner.schedule.wait(now(&runner.clock), SLEEP_MAX);
@@ -103,7 +103,7 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
         }
         if let Some(answer) = answer {
             // A caller that stopped waiting has dropped its receiver.
-            let _ = answer.send(looked);
+            let _ = answer.send(checked);
         }
     }
     runner.state.stopped.store(true, Ordering::Relaxed);
@@ -111,16 +111,16 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
 
 impl Runner {
     /// Publishes the ticks that are due, and returns how many this process published.
-    async fn look(&mut self) -> Result<u64> {
+    async fn check(&mut self) -> Result<u64> {
         let now = now(&self.clock);
         let mut published = 0;
-        for tick in due(&self.schedule, self.missed, self.looked, now) {
+        for tick in due(&self.schedule, self.missed, self.checked, now) {
             published += u64::from(self.fire(tick).await?);
-            self.looked = tick;
+            self.checked = tick;
         }
         // Ticks that a clock set back a little shows again stay done. A time far ahead of the clock is reset: it must
         // not block the job.
-        self.looked = if self.looked > now + TICK_AHEAD_MAX { now } else { self.looked.max(now) };
+        self.checked = if self.checked > now + TICK_AHEAD_MAX { now } else { self.checked.max(now) };
         self.state.failing.store(false, Ordering::Relaxed);
         Ok(published)
     }
@@ -149,17 +149,17 @@ impl Runner {
     }
 }
 
-/// The ticks to publish now, oldest first, when all up to `looked` are done.
-fn due(schedule: &Schedule, missed: Missed, looked: Timestamp, now: Timestamp) -> VecDeque<Timestamp> {
+/// The ticks to publish now, oldest first, when all up to `checked` are done.
+fn due(schedule: &Schedule, missed: Missed, checked: Timestamp, now: Timestamp) -> VecDeque<Timestamp> {
     let prompt = now.checked_sub(MISSED_AFTER).unwrap_or(Timestamp::MIN);
-    if looked >= prompt {
-        return schedule.between(looked, now).collect();
+    if checked >= prompt {
+        return schedule.between(checked, now).collect();
     }
     match missed {
         Missed::Skip => schedule.between(prompt, now).collect(),
-        Missed::FireOnce => schedule.last(1, looked, now),
+        Missed::FireOnce => schedule.last(1, checked, now),
         Missed::FireAll { at_most } => {
-            schedule.last(usize::try_from(at_most).unwrap_or(usize::MAX), looked, now)
+            schedule.last(usize::try_from(at_most).unwrap_or(usize::MAX), checked, now)
         }
     }
 }

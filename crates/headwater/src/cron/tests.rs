@@ -186,7 +186,7 @@ async fn failure_is_shown_and_the_tick_is_tried_again() {
 }
 
 #[tokio::test]
-async fn runner_looks_without_being_asked() {
+async fn runner_checks_without_being_asked() {
     let store = open(Clock::Database).await;
     // It is hours behind when it starts.
     let hours_ago = Timestamp::now() - jiff::SignedDuration::from_hours(3);

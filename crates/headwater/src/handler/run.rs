@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use crate::codec::DecodeError;
-use crate::consumer::Standing;
+use crate::consumer::ServeState;
 use crate::error::panic_text;
 use crate::lease::Lease;
 use crate::limits::DELAY_MAX;
@@ -93,7 +93,7 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
 
     /// The indexes of the next messages to be handled together, at most `most`.
     pub(crate) fn next(&mut self, most: usize) -> Option<Range<usize>> {
-        if self.guard.standing.is_held_back() {
+        if self.guard.serve_state.is_held_back() {
             // Messages handled so far keep their verdicts; the rest is released for other processes.
             self.said.append(Said::of_all(&self.messages[self.next..], &Verdict::Release));
             self.next = self.messages.len();
@@ -141,7 +141,7 @@ pub(crate) struct HandlerGuard {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) metrics: Arc<GroupMetrics>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) serve_state: Arc<ServeState>,
 }
 
 /// How a call ended.
@@ -158,9 +158,9 @@ impl HandlerGuard {
     pub(crate) fn apart(subscription: &Subscription) -> Arc<Self> {
         let (topic, group) = (&subscription.topic.name, &subscription.group);
         let metrics = crate::observe::metrics::Registry::default().group(topic, group);
-        let standing = Arc::new(Standing::new(subscription.topic.settings.heartbeat_interval));
+        let serve_state = Arc::new(ServeState::new(subscription.topic.settings.heartbeat_interval));
         let subscription = Arc::new(subscription.clone());
-        Arc::new(HandlerGuard { subscription, timeout: None, metrics, standing })
+        Arc::new(HandlerGuard { subscription, timeout: None, metrics, serve_state })
     }
 
     /// Calls a handler with one message or with a batch. `started` is the present: the caller has read the clock

@@ -128,7 +128,7 @@ mod tests {
     proptest! {
         /// However often it is refilled, it gives no more tokens than the time allows.
         #[test]
-        fn looking_often_gives_no_more(per_second in 0.001f64..2_000.0, steps in prop::collection::vec(0i64..700, 1..200)) {
+        fn claiming_often_gives_no_more(per_second in 0.001f64..2_000.0, steps in prop::collection::vec(0i64..700, 1..200)) {
             let rate = RateLimit { per_second, burst: 50 };
             let mut bucket = Bucket { tokens: 0.0, filled_at_ms: 0 };
             let (mut now_ms, mut taken) = (0, 0);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::going::Going;
 use super::plan::{self, Plan, TOPICS_KEPT};
-use super::topics::{Look, Reading, Topics};
+use super::stop::StopSignal;
+use super::topics::{Known, Reading, Topics};
 use super::{Job, JobRun};
 use crate::backfill::drive;
 use crate::error::{Error, ErrorKind, Result, panic_text};
@@ -53,13 +53,13 @@ pub(super) struct Ran {
 /// When a run has to end.
 #[derive(Debug)]
 struct Bounds<'a> {
-    going: &'a Going,
+    stop: &'a StopSignal,
     deadline: Instant,
 }
 
 impl Bounds<'_> {
     fn hold(&self) -> bool {
-        self.going.is_on() && Instant::now() < self.deadline
+        self.stop.may_continue() && Instant::now() < self.deadline
     }
 }
 
@@ -70,9 +70,9 @@ impl Worker {
     }
 
     /// Runs a job. Any error or panic is in the result: other jobs continue.
-    pub(super) async fn run(&self, job: Job, going: &Going) -> Ran {
+    pub(super) async fn run(&self, job: Job, stop: &StopSignal) -> Ran {
         let started = Instant::now();
-        let bounds = Bounds { going, deadline: started + self.plan.run_max };
+        let bounds = Bounds { stop, deadline: started + self.plan.run_max };
         let mut tally = Tally::default();
         let worked = AssertUnwindSafe(self.work(job, &mut tally, &bounds)).catch_unwind().await;
         let error = match worked {
@@ -103,9 +103,9 @@ impl Worker {
     /// The topics, read again when the last read is too old. One job at a time reads them; meanwhile the others use the
     /// last read, and so does the reading job if the read takes too long.
     pub(super) async fn topics(&self) -> Result<Arc<[TopicStatus]>> {
-        let known = match self.topics.look() {
-            Look::Known(topics) => return Ok(topics),
-            Look::Read(known) => known,
+        let known = match self.topics.known() {
+            Known::Current(topics) => return Ok(topics),
+            Known::Read(known) => known,
         };
         let _reading = Reading(&self.topics);
         match (tokio::time::timeout(TOPICS_KEPT, self.store.topics()).await, known) {
@@ -225,7 +225,7 @@ impl Worker {
 
     async fn backfill(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
         let until = bounds.deadline;
-        let driven = drive::run(&*self.store, &self.owner, self.plan.pace, bounds.going, until, |step| {
+        let driven = drive::run(&*self.store, &self.owner, self.plan.pace, bounds.stop, until, |step| {
             tally.rows += step.changed;
             tally.backlog = step.backfill.total.saturating_sub(step.backfill.processed);
         });
@@ -255,7 +255,7 @@ impl Worker {
                 }
             }
             if !turns.left.is_empty() {
-                bounds.going.rest(self.plan.rest(started.elapsed())).await;
+                bounds.stop.rest(self.plan.rest(started.elapsed())).await;
             }
         }
         turns

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Job, MaintenancePreset};
 use crate::backfill::BackfillPace;
-use crate::limits::UPKEEP_MESSAGES_MAX;
+use crate::limits::MAINTENANCE_MESSAGES_MAX;
 use crate::topic::{Storage, TopicSettings, TopicStatus, Tracking};
 
 /// The length of a term, by the database's clock.
@@ -63,7 +63,7 @@ impl Plan {
             partitions: minute,
             subscription_cleanup: minute * 60 * 24,
             backfill: second * 5,
-            messages_max: UPKEEP_MESSAGES_MAX,
+            messages_max: MAINTENANCE_MESSAGES_MAX,
             rest: 1.0,
             run_max: minute * 10,
             pace: BackfillPace::Standard,
@@ -76,7 +76,7 @@ impl Plan {
                 message_cleanup: minute * 15,
                 partitions: minute * 5,
                 backfill: second * 10,
-                messages_max: UPKEEP_MESSAGES_MAX / 10,
+                messages_max: MAINTENANCE_MESSAGES_MAX / 10,
                 rest: 2.0,
                 pace: BackfillPace::Conservative,
                 ..standard
@@ -93,7 +93,7 @@ impl Plan {
                 message_cleanup: minute,
                 partitions: minute / 2,
                 backfill: second,
-                messages_max: UPKEEP_MESSAGES_MAX / 2,
+                messages_max: MAINTENANCE_MESSAGES_MAX / 2,
                 rest: 0.5,
                 ..standard
             },
@@ -191,7 +191,7 @@ mod tests {
         assert!(critical.dead_detection < plan.dead_detection);
         assert!(critical.message_cleanup < plan.message_cleanup);
         for plan in PRESETS.map(Plan::of) {
-            assert!(plan.messages_max <= UPKEEP_MESSAGES_MAX && plan.messages_max > 0);
+            assert!(plan.messages_max <= MAINTENANCE_MESSAGES_MAX && plan.messages_max > 0);
         }
     }
 

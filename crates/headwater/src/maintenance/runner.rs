@@ -6,9 +6,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
+use super::stop::StopSignal;
 use super::{Job, JobRun, JobStatus, term};
 use crate::backfill::BackfillPace;
 use crate::error::Result;
@@ -88,7 +88,7 @@ impl Maintenance {
         let worker = self.worker();
         let mut runs = Vec::with_capacity(jobs.len());
         for job in jobs {
-            let mut run = worker.run(*job, &Going::always()).await.run;
+            let mut run = worker.run(*job, &StopSignal::never()).await.run;
             if let Err(error) = self.store.job_ran(&run).await {
                 run.error.get_or_insert_with(|| format!("the run was not recorded: {error}"));
             }
@@ -104,8 +104,8 @@ impl Maintenance {
 
     /// Runs all jobs when they are due, while this process is elected.
     pub fn start(self) -> Maintaining {
-        let (on, going) = watch::channel(true);
-        let task = tokio::spawn(term::run(self.worker(), Going::while_true(going)));
+        let (on, stop) = watch::channel(true);
+        let task = tokio::spawn(term::run(self.worker(), StopSignal::while_true(stop)));
         Maintaining { on, task }
     }
 

@@ -7,9 +7,9 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::going::Going;
 use super::jobs::{Ran, Worker};
 use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_KEPT, jittered};
+use super::stop::StopSignal;
 use super::{Job, JobRun};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -25,9 +25,9 @@ enum End {
 }
 
 /// Runs until it is stopped, or until the store is closed.
-pub(super) async fn run(worker: Worker, going: Going) {
+pub(super) async fn run(worker: Worker, stop: StopSignal) {
     let mut failing = false;
-    while going.is_on() {
+    while stop.may_continue() {
         // Measured before the call: the database's term begins later, so this one never outlasts it.
         let until = Instant::now() + TERM;
         match elect(&worker, until).await {
@@ -35,7 +35,7 @@ pub(super) async fn run(worker: Worker, going: Going) {
                 failing = false;
                 tracing::info!(worker = %worker.owner, "maintenance term taken over");
                 worker.metrics.set_elected(true);
-                let end = serve(&worker, &going, until).await;
+                let end = serve(&worker, &stop, until).await;
                 worker.metrics.set_elected(false);
                 match end {
                     End::Stopped => worker.resign().await,
@@ -52,7 +52,7 @@ pub(super) async fn run(worker: Worker, going: Going) {
                 }
             }
         }
-        going.rest(jittered(CANDIDATE, rand::random())).await;
+        stop.rest(jittered(CANDIDATE, rand::random())).await;
     }
 }
 
@@ -63,12 +63,12 @@ async fn elect(worker: &Worker, until: Instant) -> Result<bool> {
 }
 
 /// Runs all jobs when they are due, for as long as the term is confirmed.
-async fn serve(worker: &Worker, going: &Going, until: Instant) -> End {
+async fn serve(worker: &Worker, stop: &StopSignal, until: Instant) -> End {
     let (on, elected) = watch::channel(true);
-    let elected = Going::while_true(elected);
+    let elected = StopSignal::while_true(elected);
     let jobs = Job::ALL.map(|job| keep(worker, job, &elected));
     let confirming = async {
-        let end = confirm(worker, going, until).await;
+        let end = confirm(worker, stop, until).await;
         // Jobs check it at their next step; the step under way ends first.
         on.send_replace(false);
         end
@@ -78,10 +78,10 @@ async fn serve(worker: &Worker, going: &Going, until: Instant) -> End {
 }
 
 /// Confirms the term until this process is stopped or the term is lost.
-async fn confirm(worker: &Worker, going: &Going, mut until: Instant) -> End {
+async fn confirm(worker: &Worker, stop: &StopSignal, mut until: Instant) -> End {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if !going.rest(RENEW.min(left)).await {
+        if !stop.rest(RENEW.min(left)).await {
             return End::Stopped;
         }
         let again_until = Instant::now() + TERM;
@@ -99,7 +99,7 @@ async fn confirm(worker: &Worker, going: &Going, mut until: Instant) -> End {
 }
 
 /// Runs one job whenever it is due.
-pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
+pub(super) async fn keep(worker: &Worker, job: Job, elected: &StopSignal) {
     let mut failures = 0;
     let mut left = false;
     let mut record = Record::default();
@@ -124,7 +124,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
             }
         }
         // The term may have been lost while topics were read.
-        if !elected.is_on() {
+        if !elected.may_continue() {
             return;
         }
         let Ran { run, kind } = worker.run(job, elected).await;

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
+use super::stop::StopSignal;
 use super::*;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
@@ -407,7 +407,7 @@ async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
     let clean = async |published: i64| {
         pass(60).await;
         fake.topics.lock().unwrap()[0].head.0 += published;
-        let run = worker.run(Job::MessageCleanup, &Going::always()).await.run;
+        let run = worker.run(Job::MessageCleanup, &StopSignal::never()).await.run;
         assert_eq!(run.error, None);
         run.rows
     };

@@ -20,9 +20,9 @@ struct Kept {
 }
 
 /// The result of a lookup.
-pub(super) enum Look {
+pub(super) enum Known {
     /// The last read is recent enough.
-    Known(Arc<[TopicStatus]>),
+    Current(Arc<[TopicStatus]>),
     /// The caller has to read them; this is the last read, if any.
     Read(Option<Arc<[TopicStatus]>>),
 }
@@ -31,16 +31,16 @@ pub(super) enum Look {
 pub(super) struct Reading<'a>(pub(super) &'a Topics);
 
 impl Topics {
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn known(&self) -> Known {
         let mut kept = self.lock();
         let known = match &kept.known {
             Some((read_at, topics)) if kept.reading || read_at.elapsed() < TOPICS_KEPT => {
-                return Look::Known(Arc::clone(topics));
+                return Known::Current(Arc::clone(topics));
             }
             known => known.as_ref().map(|(_, topics)| Arc::clone(topics)),
         };
         kept.reading = true;
-        Look::Read(known)
+        Known::Read(known)
     }
 
     pub(super) fn keep(&self, topics: &Arc<[TopicStatus]>) {

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::error::{Error, ErrorKind};
-use crate::limits::{DELAY_MAX, RETENTION_MAX, UPKEEP_MESSAGES_MAX};
+use crate::limits::{DELAY_MAX, MAINTENANCE_MESSAGES_MAX, RETENTION_MAX};
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::subscription::{DeliveryPolicy, Start};
@@ -198,7 +198,7 @@ fn bounded(messages_max: u32) -> Result<u32> {
     if messages_max == 0 {
         return Err(Error::invalid("messages_max", "must be above zero"));
     }
-    Ok(messages_max.min(UPKEEP_MESSAGES_MAX))
+    Ok(messages_max.min(MAINTENANCE_MESSAGES_MAX))
 }
 
 fn at_most_a_year(field: &str, duration: Duration) -> Result<()> {

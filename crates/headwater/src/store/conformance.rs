@@ -27,8 +27,8 @@ pub mod rng;
 #[cfg(feature = "postgres")]
 mod sessions;
 
+pub mod availability;
 pub mod backfill;
-pub mod beat;
 pub mod bury;
 pub mod claim;
 pub mod clock;
@@ -39,14 +39,15 @@ pub mod dedup;
 pub mod delay;
 pub mod expiry;
 pub mod extend;
+pub mod group_heartbeat;
 pub mod heartbeat;
 pub mod input;
 pub mod keeping;
 pub mod limits;
+pub mod maintenance;
 pub mod order;
 pub mod outstanding;
 pub mod pitfalls;
-pub mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres_life;
 #[cfg(feature = "postgres")]
@@ -69,7 +70,6 @@ pub mod subscribe;
 pub mod take_over;
 pub mod tracking;
 pub mod transaction;
-pub mod upkeep;
 pub mod wake;
 
 use std::panic::AssertUnwindSafe;
@@ -78,11 +78,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 pub use case::{Case, Scene};
-pub use harness::{ForeignPlace, Harness};
+pub use harness::{ForeignDatabase, Harness};
 
 /// How long a case may take before it counts as hanging: longer if more seeds than usual are requested.
 fn case_max() -> Duration {
-    Duration::from_secs(if rng::seeds_asked_for().is_some() { 3_600 } else { 600 })
+    Duration::from_secs(if rng::seeds_requested().is_some() { 3_600 } else { 600 })
 }
 
 /// Runs one case in an environment of its own, then runs the doctor, and cleans up. The macros call it.
@@ -162,14 +162,14 @@ macro_rules! conformance_cases {
             [
                 beginning_reads_everything,
                 now_is_exact,
-                now_on_an_empty_topic_reads_all_that_comes,
+                now_on_an_empty_topic_reads_everything,
                 now_is_exact_among_publishers,
                 offset_starts_there,
                 a_start_beyond_the_end_is_refused,
                 timestamp_starts_at_the_first_at_or_after,
-                beginning_bounded_goes_back_so_far,
+                beginning_bounded_limits_how_far_back,
                 the_widest_starts_are_harmless,
-                subscribing_again_keeps_the_place,
+                subscribing_again_keeps_the_cursor,
                 concurrent_subscribers_get_one_subscription,
                 a_queue_refuses_a_second_group,
                 two_groups_racing_for_a_queue_leave_one,
@@ -191,7 +191,7 @@ macro_rules! conformance_cases {
                 a_want_chooses_its_lease,
                 claiming_for_an_unknown_subscription_hands_out_nothing,
                 a_claim_outside_its_limits_is_refused,
-                fetch_reads_what_is_there,
+                fetch_reads_stored_messages,
                 fetch_reads_as_much_as_fits,
                 the_widest_ranges_stay_in_their_topic,
                 a_subscription_wanted_twice_shares_nothing,
@@ -219,9 +219,9 @@ macro_rules! conformance_cases {
                 every_outcome_fits_in_one_settlement,
                 a_retry_is_due_to_the_millisecond,
                 retries_count_attempts,
-                several_due_retries_come_in_one_claim,
+                several_due_retries_are_handed_out_in_one_claim,
                 a_due_range_is_split_to_what_is_wanted,
-                release_gives_back_at_once_without_counting,
+                a_release_is_immediate_and_counts_no_attempt,
             ]
         );
         $crate::conformance_group!(
@@ -229,7 +229,7 @@ macro_rules! conformance_cases {
             bury,
             [
                 a_buried_message_is_kept_whole,
-                a_buried_message_tells_its_attempts,
+                a_buried_message_shows_its_attempts,
                 an_overlong_error_is_cut_with_a_mark,
                 dead_letters_belong_to_one_subscription,
                 dead_letters_are_listed_oldest_first,
@@ -255,7 +255,7 @@ macro_rules! conformance_cases {
                 a_lease_past_its_deadline_cannot_be_extended,
                 tokens_are_extended_each_for_itself,
                 extending_by_zero_is_for_ever,
-                extend_reaches_every_part_of_a_split_lease,
+                extend_reaches_every_range_of_a_split_lease,
             ]
         );
         $crate::conformance_group!(
@@ -265,9 +265,9 @@ macro_rules! conformance_cases {
                 an_expired_lease_goes_to_another_owner,
                 an_expired_lease_is_logged,
                 a_lease_of_zero_is_never_reassigned,
-                an_expired_range_comes_again_in_halves,
+                an_expired_range_is_redelivered_in_halves,
                 a_suspect_is_handed_out_alone,
-                a_suspect_only_minds_its_own_subscription,
+                a_suspect_affects_only_its_own_subscription,
                 a_released_suspect_stays_suspect,
                 a_clock_that_jumps_back_loses_nothing,
                 a_message_that_kills_its_worker_is_buried,
@@ -281,19 +281,19 @@ macro_rules! conformance_cases {
             $make,
             heartbeat,
             [
-                a_silent_owners_leases_come_back,
-                a_beating_owner_keeps_its_leases,
-                an_owner_that_never_beat_is_left_alone,
+                a_silent_owners_leases_are_reassigned,
+                an_owner_with_heartbeats_keeps_its_leases,
+                an_owner_without_heartbeats_is_never_swept,
                 a_swept_token_can_neither_settle_nor_extend,
-                a_lease_for_ever_comes_back_from_a_dead_owner,
+                a_lease_without_a_deadline_ends_with_a_dead_owner,
                 a_dead_owner_loses_every_subscription,
                 a_partly_settled_lease_ends_whole,
                 a_dead_owners_lane_is_free,
                 a_sweep_wakes_a_waiter,
                 a_sweep_of_another_store_wakes_a_waiter,
                 an_owner_that_departs_is_forgotten,
-                a_paused_owner_loses_its_leases_and_goes_on,
-                many_owners_beat_at_once,
+                a_paused_owner_loses_its_leases_and_continues,
+                many_owners_send_heartbeats_at_once,
                 a_dead_owner_is_logged,
                 bad_silences_are_refused,
             ]
@@ -303,9 +303,9 @@ macro_rules! conformance_cases {
             take_over,
             [
                 a_closed_owners_leases_end_at_once,
-                a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_too_long,
+                a_silent_live_owner_keeps_its_leases_until_the_silence_limit,
                 an_owner_whose_connections_were_cut_keeps_its_leases,
-                an_owner_that_never_beat_proves_nothing,
+                an_owner_without_heartbeats_is_not_taken_over,
                 every_ended_owner_of_many_is_found,
                 a_killed_process_is_taken_over,
                 a_stopped_process_is_not_taken_over,
@@ -315,15 +315,15 @@ macro_rules! conformance_cases {
             $make,
             order,
             [
-                lanes_have_one_holder_each,
-                a_lane_goes_on_with_its_next_holder,
-                a_blocked_key_parks_and_others_go_on,
+                lanes_have_one_owner_each,
+                a_lane_continues_with_its_next_owner,
+                a_blocked_key_parks_and_others_continue,
                 a_retry_is_not_blocked_by_its_followers,
                 a_key_that_fails_again_keeps_its_order,
                 burying_unblocks_the_key,
-                a_lane_moves_on_when_its_holder_vanishes,
-                messages_without_a_key_come_once,
-                a_lane_parks_only_so_many,
+                a_lane_is_reassigned_when_its_owner_disappears,
+                messages_without_a_key_are_delivered_once,
+                a_lane_limits_its_parked_messages,
                 order_per_key_survives_retries_and_crashes,
                 released_messages_keep_their_order,
             ]
@@ -335,8 +335,8 @@ macro_rules! conformance_cases {
                 a_lease_shows_its_owner_and_deadline,
                 a_retry_shows_attempts_error_and_time,
                 a_parked_message_shows_its_key,
-                a_lease_that_ran_out_waits_and_shows_its_owner,
-                what_was_released_waits_for_nobody,
+                an_expired_lease_waits_and_shows_its_owner,
+                a_released_range_has_no_owner,
                 the_oldest_due_is_listed_first,
             ]
         );
@@ -344,14 +344,14 @@ macro_rules! conformance_cases {
             $make,
             limits,
             [
-                no_more_than_so_many_are_in_flight,
+                no_more_than_the_limit_is_in_flight,
                 what_is_in_flight_counts_redeliveries,
                 what_a_dead_owner_held_is_not_in_flight,
                 in_flight_holds_among_competing_members,
                 a_group_at_its_limit_and_done_is_not_polled,
                 in_flight_counts_a_lanes_share,
                 in_flight_counts_each_key_of_a_lane,
-                a_burst_and_then_the_pace,
+                a_burst_is_handed_out_then_the_rate_applies,
                 redeliveries_use_up_the_rate,
                 the_rate_holds_among_competing_members,
                 the_rate_survives_a_restart,
@@ -366,14 +366,14 @@ macro_rules! conformance_cases {
             $make,
             delay,
             [
-                a_delayed_message_comes_at_its_time_and_once,
-                delayed_messages_come_in_order,
+                a_delayed_message_is_delivered_at_its_time_and_once,
+                delayed_messages_are_delivered_in_order,
                 a_time_in_the_past_is_no_delay,
-                a_flood_of_due_messages_all_comes,
-                upkeep_promotes_what_is_due,
+                a_flood_of_due_messages_is_delivered,
+                maintenance_promotes_what_is_due,
                 a_delayed_message_survives_a_restart,
                 a_delay_works_in_the_callers_transaction,
-                recheck_after_tells_the_nearest_time,
+                recheck_after_is_the_nearest_time,
             ]
         );
         $crate::conformance_group!(
@@ -385,7 +385,7 @@ macro_rules! conformance_cases {
                 a_batch_may_mix_old_and_new,
                 the_window_counts_from_the_first,
                 a_shorter_dedup_window_keeps_known_keys,
-                upkeep_forgets_old_keys,
+                maintenance_forgets_old_keys,
                 keys_belong_to_their_topic,
                 keys_hold_across_transactions,
                 keys_survive_a_restart,
@@ -403,8 +403,8 @@ macro_rules! conformance_cases {
                 a_publish_of_another_store_wakes_a_waiter,
                 a_transaction_of_the_caller_wakes_a_waiter,
                 plain_sql_wakes_a_waiter,
-                what_came_before_is_found_by_looking_again,
-                one_groups_wake_up_never_takes_anothers,
+                an_earlier_publish_is_found_by_the_claim_after_arming,
+                each_group_has_its_own_wake_up,
                 a_waiter_may_wait_for_several_topics,
                 a_release_wakes_a_waiter,
                 no_wake_up_is_missed,
@@ -428,15 +428,15 @@ macro_rules! conformance_cases {
                 names_that_try_to_inject_are_harmless,
                 fields_that_try_to_inject_are_harmless,
                 strange_keys_are_blocked_exactly,
-                owners_are_told_apart_exactly,
+                owner_names_are_compared_exactly,
             ]
         );
         $crate::conformance_group!(
             $make,
-            place,
+            availability,
             [
-                a_foreign_place_is_refused_and_not_touched,
-                an_unreachable_place_is_unavailable,
+                a_foreign_database_is_refused_and_not_touched,
+                an_unreachable_database_is_unavailable,
                 a_read_only_store_acknowledges_nothing,
                 a_full_store_acknowledges_nothing_more,
                 a_locked_store_is_busy_and_then_resumes,
@@ -454,9 +454,9 @@ macro_rules! conformance_cases {
                 a_reader_started_after_the_writes_gets_them_at_once,
                 a_lease_may_be_settled_through_another_store,
                 two_stores_see_each_others_work,
-                counters_go_on_after_restarts,
-                a_drained_topic_goes_on_after_a_restart,
-                a_closed_store_says_so,
+                counters_continue_after_restarts,
+                a_drained_topic_continues_after_a_restart,
+                a_closed_store_refuses_every_call,
             ]
         );
         $crate::conformance_reliable_cases!($make);

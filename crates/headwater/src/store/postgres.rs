@@ -35,7 +35,6 @@ mod dead_letter;
 mod detect;
 mod doctor;
 mod fault;
-mod freshen;
 mod heartbeat;
 mod hosts;
 mod jobs;
@@ -61,6 +60,7 @@ mod tls;
 mod topic;
 mod tracking;
 mod transaction;
+mod vacuum;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, Version, migrate, newest, version};
@@ -85,7 +85,7 @@ pub struct PostgresStore {
     flags: arm::Flags,
     listener: arm::Listener,
     prover: take_over::Prover,
-    vacuums: freshen::Vacuums,
+    vacuums: vacuum::Vacuums,
     guard: clock::Guard,
     promotion: promotion::Promotion,
 }
@@ -119,7 +119,7 @@ impl PostgresStore {
             durable_settlements: options.durable_settlements,
             actor: options.actor,
             hub,
-            vacuums: freshen::Vacuums::default(),
+            vacuums: vacuum::Vacuums::default(),
             guard: clock::Guard::default(),
             promotion: promotion::Promotion::default(),
         })

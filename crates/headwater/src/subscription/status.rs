@@ -91,7 +91,7 @@ pub struct Activity {
 
 /// A health issue of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ailment {
+pub enum HealthIssue {
     /// It is dead: no process sent a heartbeat for longer than its timeout.
     Dead,
     /// Four fifths of its timeout have passed without a heartbeat.
@@ -106,16 +106,16 @@ pub enum Ailment {
     LaneFull,
 }
 
-impl Ailment {
+impl HealthIssue {
     /// The name that the CLI uses.
     pub fn as_str(self) -> &'static str {
         match self {
-            Ailment::Dead => "dead",
-            Ailment::NearTimeout => "near timeout",
-            Ailment::Flapping => "flapping",
-            Ailment::Stuck => "stuck",
-            Ailment::Missed => "missed messages",
-            Ailment::LaneFull => "lane full",
+            HealthIssue::Dead => "dead",
+            HealthIssue::NearTimeout => "near timeout",
+            HealthIssue::Flapping => "flapping",
+            HealthIssue::Stuck => "stuck",
+            HealthIssue::Missed => "missed messages",
+            HealthIssue::LaneFull => "lane full",
         }
     }
 }
@@ -131,18 +131,18 @@ impl SubscriptionStatus {
     }
 
     /// Its health issues; empty if it is healthy. `now` is the database's time.
-    pub fn ailments(&self, now: Timestamp) -> Vec<Ailment> {
+    pub fn health_issues(&self, now: Timestamp) -> Vec<HealthIssue> {
         let old = |at: Timestamp, limit: Duration| now.duration_since(at).unsigned_abs() > limit && at < now;
         let active = self.state == SubscriptionState::Active;
         let checks = [
-            (Ailment::Dead, self.state == SubscriptionState::Dead),
-            (Ailment::NearTimeout, active && self.is_near_timeout()),
-            (Ailment::Flapping, active && self.is_flapping()),
-            (Ailment::Stuck, active && self.oldest_pending.is_some_and(|at| old(at, STUCK_AFTER))),
-            (Ailment::Missed, self.missed.count > 0),
-            (Ailment::LaneFull, active && self.lanes_full > 0),
+            (HealthIssue::Dead, self.state == SubscriptionState::Dead),
+            (HealthIssue::NearTimeout, active && self.is_near_timeout()),
+            (HealthIssue::Flapping, active && self.is_flapping()),
+            (HealthIssue::Stuck, active && self.oldest_pending.is_some_and(|at| old(at, STUCK_AFTER))),
+            (HealthIssue::Missed, self.missed.count > 0),
+            (HealthIssue::LaneFull, active && self.lanes_full > 0),
         ];
-        checks.into_iter().filter_map(|(ailment, is_so)| is_so.then_some(ailment)).collect()
+        checks.into_iter().filter_map(|(health_issue, is_so)| is_so.then_some(health_issue)).collect()
     }
 
     /// Whether four fifths of its timeout have passed without a heartbeat.

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "topic orders exists with other settings: semantics queue, not pub_sub; max_retention 30d, not none; \
-             lease 5m, not 30s; storage shared, not dedicated by rows:5000; gap_patience 50ms, not 1500ms; \
+             lease 5m, not 30s; storage shared, not dedicated by rows:5000; gap_patience 50ms, not 1.5s; \
              nothing was changed: alter it with `headwater topic alter orders`"
         );
     }

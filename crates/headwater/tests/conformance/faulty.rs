@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
+use headwater::store::conformance::{self, Case, ForeignDatabase, Harness};
 use headwater::store::{
     BackfillStep, Checked, ClaimRequest, Claimed, Delivery, Epoch, FetchBound, Fetched, Heartbeat, LeaseId,
     OffsetRange, Owner, Parts, Served, Settlement, Signal, Store, Subscription, SubscriptionId, TopicId,
@@ -30,7 +30,7 @@ enum Fault {
     AckIsSwallowed,
     LostLeaseIsAccepted,
     ExtensionIsSwallowed,
-    EpochStands,
+    EpochIsFrozen,
     DedupIsForgotten,
     DelayIsForgotten,
     AttemptIsMiscounted,
@@ -42,18 +42,18 @@ enum Fault {
     DepartureIsIgnored,
     InFlightIsIgnored,
     RateIsIgnored,
-    HolderIsHidden,
+    OwnerIsHidden,
     SettingIsForgotten,
     PauseIsIgnored,
     TransitionIsAccepted,
     CancelledStillCounts,
-    BeatIsForgotten,
+    HeartbeatIsForgotten,
     RestartsAreHidden,
     SuspectsDieAtOnce,
     DeadStillCount,
     ZombiesStay,
-    QueueForgetsTheDead,
-    MissesOfTheDeadAreHidden,
+    QueueForgetsDeadGroup,
+    MissesOfDeadGroupAreHidden,
     CleanupTakesUnread,
     CleanupNeverRuns,
     MissedIsHidden,
@@ -66,7 +66,7 @@ enum Fault {
     StuckIsHidden,
     AuditForgetsOne,
     NowIsEarly,
-    EverybodyIsElected,
+    EveryWorkerIsElected,
 }
 
 /// Asserts that a case fails on a store with this fault: otherwise the suite proves nothing.
@@ -91,7 +91,7 @@ noticed! {
     a_lost_message_is_noticed: FetchLosesOne by random_ops::random_ops_agree_with_the_model;
     a_swallowed_ack_is_noticed: AckIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_stale_settlement_is_noticed: LostLeaseIsAccepted by random_ops::random_ops_agree_with_the_model;
-    an_epoch_that_stands_is_noticed: EpochStands by epoch::a_lost_history_changes_the_epoch;
+    an_epoch_that_stands_is_noticed: EpochIsFrozen by epoch::a_lost_history_changes_the_epoch;
     a_swallowed_extension_is_noticed: ExtensionIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_forgotten_dedup_key_is_noticed: DedupIsForgotten by random_ops::random_ops_agree_with_the_model;
     a_forgotten_delay_is_noticed: DelayIsForgotten by random_ops::random_ops_agree_with_the_model;
@@ -101,38 +101,38 @@ noticed! {
     a_starved_group_is_noticed: SecondGroupIsStarved by claim::groups_are_isolated;
     a_stale_token_is_noticed: LostLeaseIsAccepted by settle::stale_token_cannot_settle;
     a_reordered_key_is_noticed: BlockedKeyIsHidden by order::order_per_key_survives_retries_and_crashes;
-    an_ignored_silence_is_noticed: SilenceIsIgnored by heartbeat::a_silent_owners_leases_come_back;
+    an_ignored_silence_is_noticed: SilenceIsIgnored by heartbeat::a_silent_owners_leases_are_reassigned;
     an_ignored_departure_is_noticed: DepartureIsIgnored by heartbeat::an_owner_that_departs_is_forgotten;
     too_many_in_flight_is_noticed: InFlightIsIgnored by limits::in_flight_holds_among_competing_members;
     too_fast_a_rate_is_noticed: RateIsIgnored by limits::the_rate_holds_among_competing_members;
-    a_hidden_holder_is_noticed: HolderIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
-    a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
+    a_hidden_owner_is_noticed: OwnerIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
+    a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_continue;
     a_forgotten_setting_is_noticed: SettingIsForgotten by settings::every_setting_can_be_altered;
     an_ignored_pause_is_noticed: PauseIsIgnored by state::a_pause_stops_hand_outs_and_loses_nothing;
-    an_accepted_transition_is_noticed: TransitionIsAccepted by state::only_the_drawn_transitions_exist;
+    an_accepted_transition_is_noticed: TransitionIsAccepted by state::only_the_allowed_transitions_exist;
     a_counting_cancelled_group_is_noticed: CancelledStillCounts by state::a_cancelled_group_holds_and_counts_for_nothing;
-    a_forgotten_beat_is_noticed: BeatIsForgotten by beat::a_beat_is_stamped_by_the_databases_clock;
-    hidden_restarts_are_noticed: RestartsAreHidden by beat::a_group_that_only_restarts_is_flapping;
-    a_rash_death_is_noticed: SuspectsDieAtOnce by dead::nobody_dies_at_the_first_look_after_a_pause_in_watching;
-    counting_dead_are_noticed: DeadStillCount by dead::the_dead_do_not_count;
-    zombies_that_stay_are_noticed: ZombiesStay by dead::a_zombie_gives_up_only_what_is_removed;
-    a_queue_that_forgets_the_dead_is_noticed: QueueForgetsTheDead by keeping::a_queue_keeps_its_work_while_its_workers_are_away;
-    hidden_misses_of_the_dead_are_noticed: MissesOfTheDeadAreHidden by keeping::what_a_dead_group_loses_is_counted_and_logged;
+    a_forgotten_heartbeat_is_noticed: HeartbeatIsForgotten by group_heartbeat::a_heartbeat_is_stamped_by_the_databases_clock;
+    hidden_restarts_are_noticed: RestartsAreHidden by group_heartbeat::a_group_that_only_restarts_is_flapping;
+    a_premature_death_is_noticed: SuspectsDieAtOnce by dead::no_group_dies_at_the_first_detection_after_a_pause;
+    a_counting_dead_group_is_noticed: DeadStillCount by dead::dead_groups_do_not_count;
+    zombies_that_stay_are_noticed: ZombiesStay by dead::a_zombie_gives_up_only_removed_messages;
+    a_queue_that_forgets_a_dead_group_is_noticed: QueueForgetsDeadGroup by keeping::a_queue_keeps_its_messages_without_workers;
+    hidden_misses_of_a_dead_group_are_noticed: MissesOfDeadGroupAreHidden by keeping::messages_missed_by_a_dead_group_are_counted_and_logged;
     removed_unread_messages_are_noticed: CleanupTakesUnread by retention::what_a_slow_group_has_not_done_is_never_removed;
     what_is_removed_unread_is_noticed_by_the_model: CleanupTakesUnread by retention_model::random_lives_keep_every_rule_of_retention;
     a_cleanup_that_never_runs_is_noticed: CleanupNeverRuns by retention_model::random_lives_keep_every_rule_of_retention;
-    a_hidden_miss_is_noticed: MissedIsHidden by retention::max_retention_takes_the_unread_and_tells;
+    a_hidden_miss_is_noticed: MissedIsHidden by retention::max_retention_removes_unread_messages_and_reports_them;
     a_hidden_miss_is_noticed_by_the_model: MissedIsHidden by retention_model::random_lives_keep_every_rule_of_retention;
-    a_swallowed_blocked_write_is_noticed: BlockedWriteIsSwallowed by retention::writes_are_blocked_while_nobody_counts;
-    an_empty_ack_log_is_noticed: AckLogIsEmpty by retention::the_ack_log_tells_who_processed_what;
+    a_swallowed_blocked_write_is_noticed: BlockedWriteIsSwallowed by retention::writes_are_blocked_while_no_group_counts;
+    an_empty_ack_log_is_noticed: AckLogIsEmpty by retention::the_ack_log_shows_which_owner_acked_what;
     a_hidden_completion_is_noticed: CompletionIsHidden by tracking::a_record_shows_required_and_completed_groups;
     a_repeated_batch_is_noticed: BackfillRepeatsABatch by backfill::nothing_is_counted_twice;
-    a_real_dry_run_is_noticed: DryRunIsReal by seek::a_cursor_is_moved_to_every_kind_of_place;
+    a_real_dry_run_is_noticed: DryRunIsReal by seek::a_cursor_is_moved_to_every_kind_of_start;
     a_forgotten_policy_is_noticed: PolicyIsForgotten by seek::a_groups_own_policy_wins;
     hidden_stuck_messages_are_noticed: StuckIsHidden by seek::stuck_messages_are_counted_per_group;
-    a_forgetful_audit_is_noticed: AuditForgetsOne by seek::every_act_is_in_the_audit_once;
+    a_forgetful_audit_is_noticed: AuditForgetsOne by seek::every_change_is_audited_once;
     an_early_now_is_noticed: NowIsEarly by start::now_is_exact_whatever_races;
-    two_elected_workers_are_noticed: EverybodyIsElected by upkeep::one_of_many_is_elected;
+    two_elected_workers_are_noticed: EveryWorkerIsElected by maintenance::one_of_many_is_elected;
 }
 
 /// A store that keeps all promises but one.
@@ -190,7 +190,7 @@ impl Delivery for Faulty {
                 _ => {}
             }
         }
-        if self.fault == Fault::EpochStands {
+        if self.fault == Fault::EpochIsFrozen {
             claimed.epoch = Epoch::default();
         }
         if self.fault == Fault::SecondGroupIsStarved {
@@ -245,7 +245,7 @@ impl Delivery for Faulty {
         silent_for: Option<Duration>,
         served: &[Served],
     ) -> Result<Heartbeat> {
-        if self.fault == Fault::BeatIsForgotten {
+        if self.fault == Fault::HeartbeatIsForgotten {
             return Ok(Heartbeat { ended: 0, signals: vec![Signal::Active; served.len()] });
         }
         let silent_for = silent_for.filter(|_| self.fault != Fault::SilenceIsIgnored);
@@ -339,11 +339,11 @@ impl Harness for FaultyHarness {
         None
     }
 
-    async fn foreign_places(&self) -> Vec<ForeignPlace> {
-        self.inner.foreign_places().await
+    async fn foreign_databases(&self) -> Vec<ForeignDatabase> {
+        self.inner.foreign_databases().await
     }
 
-    async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8> {
+    async fn fingerprint(&self, place: &ForeignDatabase) -> Vec<u8> {
         self.inner.fingerprint(place).await
     }
 

@@ -99,7 +99,7 @@ impl Admin for Faulty {
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
         let mut ranges = self.inner.outstanding(subscription, limit).await?;
-        if self.fault == Fault::HolderIsHidden {
+        if self.fault == Fault::OwnerIsHidden {
             ranges.iter_mut().for_each(|range| range.owner = None);
         }
         Ok(ranges)
@@ -217,7 +217,7 @@ impl Admin for Faulty {
 #[async_trait]
 impl Maintenance for Faulty {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
-        Ok(self.inner.elect(worker, term).await? || self.fault == Fault::EverybodyIsElected)
+        Ok(self.inner.elect(worker, term).await? || self.fault == Fault::EveryWorkerIsElected)
     }
 
     async fn resign(&self, worker: &Owner) -> Result<()> {
@@ -248,11 +248,11 @@ impl Maintenance for Faulty {
             }
             // As if everything had been read.
             Fault::CleanupTakesUnread => self.skip_all(topic, false).await?,
-            Fault::QueueForgetsTheDead => self.skip_all(topic, true).await?,
+            Fault::QueueForgetsDeadGroup => self.skip_all(topic, true).await?,
             _ => {}
         }
         let mut step = self.inner.clean(topic, messages_max).await?;
-        if self.fault == Fault::MissesOfTheDeadAreHidden {
+        if self.fault == Fault::MissesOfDeadGroupAreHidden {
             let (_, groups) = self.groups(topic).await?;
             let is_dead = |name: &GroupName| {
                 groups.iter().any(|status| status.group == *name && status.state == SubscriptionState::Dead)

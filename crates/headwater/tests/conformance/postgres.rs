@@ -4,7 +4,7 @@ use std::process::Command;
 
 use async_trait::async_trait;
 use headwater::store::Namespace;
-use headwater::store::conformance::{ForeignPlace, Harness};
+use headwater::store::conformance::{ForeignDatabase, Harness};
 use headwater::{NewMessage, OpenOptions, Published, Result, TopicName};
 use tokio_postgres::{Client, NoTls};
 
@@ -95,7 +95,7 @@ impl Harness for PostgresHarness {
         Some(crate::worker_command())
     }
 
-    async fn foreign_places(&self) -> Vec<ForeignPlace> {
+    async fn foreign_databases(&self) -> Vec<ForeignDatabase> {
         let client = self.connect().await;
         let (tables, alike) = (self.beside("tables"), self.beside("alike"));
         let sql = format!(
@@ -107,12 +107,12 @@ impl Harness for PostgresHarness {
         );
         client.batch_execute(&sql).await.expect("another application's schemas");
         vec![
-            ForeignPlace { what: "another application's schema", url: self.url_of(&tables) },
-            ForeignPlace { what: "a schema with tables of the same names", url: self.url_of(&alike) },
+            ForeignDatabase { what: "another application's schema", url: self.url_of(&tables) },
+            ForeignDatabase { what: "a schema with tables of the same names", url: self.url_of(&alike) },
         ]
     }
 
-    async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8> {
+    async fn fingerprint(&self, place: &ForeignDatabase) -> Vec<u8> {
         let schema = place.url.rsplit('=').next().expect("a namespace");
         let sql = "SELECT schema_to_xml_and_xmlschema($1::text::name, true, false, '')::text
                    || (SELECT count(*) FROM pg_proc WHERE pronamespace = $1::text::regnamespace)::text

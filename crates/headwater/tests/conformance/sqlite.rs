@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use headwater::store::conformance::{ForeignPlace, Harness};
+use headwater::store::conformance::{ForeignDatabase, Harness};
 use headwater::{NewMessage, OpenOptions, Published, Result, TopicName};
 use rusqlite::{Connection, TransactionBehavior, params};
 use tempfile::TempDir;
@@ -124,7 +124,7 @@ impl Harness for SqliteHarness {
         Some(crate::worker_command())
     }
 
-    async fn foreign_places(&self) -> Vec<ForeignPlace> {
+    async fn foreign_databases(&self) -> Vec<ForeignDatabase> {
         let good = self.store_file("good.db").await;
         let mut garbled = good.clone();
         garbled[100..4_000].fill(0xA5);
@@ -143,15 +143,15 @@ impl Harness for SqliteHarness {
             ("a file with a strange magic", "magic.db", wrong_magic),
         ];
         let mut places =
-            vec![ForeignPlace { what: "another application's database", url: self.url_of("other.db") }];
+            vec![ForeignDatabase { what: "another application's database", url: self.url_of("other.db") }];
         for (what, name, bytes) in files {
             fs::write(self.path(name), bytes).expect("a file is written");
-            places.push(ForeignPlace { what, url: self.url_of(name) });
+            places.push(ForeignDatabase { what, url: self.url_of(name) });
         }
         places
     }
 
-    async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8> {
+    async fn fingerprint(&self, place: &ForeignDatabase) -> Vec<u8> {
         fs::read(place.url.strip_prefix("sqlite:").expect("a file")).expect("the file exists")
     }
 

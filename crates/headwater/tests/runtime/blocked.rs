@@ -10,7 +10,7 @@ use crate::each::{DEADLINE, Place, Seen, eventually, on_each, publish_numbers, s
 on_each!(
     handlers_that_block_every_thread_keep_their_leases,
     a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked,
-    what_waits_in_the_list_is_given_back_while_every_thread_is_blocked,
+    what_waits_in_the_list_is_released_while_every_thread_is_blocked,
 );
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ async fn a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked(p
     place.leave(&headwater).await;
 }
 
-async fn what_waits_in_the_list_is_given_back_while_every_thread_is_blocked(place: Place) {
+async fn what_waits_in_the_list_is_released_while_every_thread_is_blocked(place: Place) {
     let headwater = place.open().await;
     let mut consumer = crate::pull::with_retries_due(&headwater, 4, LEASE * 3).await;
     let batch = consumer.next(DEADLINE).await.unwrap().expect("four are due");

@@ -148,7 +148,7 @@ pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
 }
 
 /// The dead letters of a subscription.
-pub(crate) async fn letters(
+pub(crate) async fn dead_letters(
     headwater: &Headwater,
     id: headwater::store::SubscriptionId,
 ) -> Vec<headwater::store::DeadLetter> {

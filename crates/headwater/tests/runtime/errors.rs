@@ -11,8 +11,8 @@ on_each!(
     settings_that_cannot_work_are_refused,
     an_unknown_topic_is_named,
     a_transaction_of_the_other_database_is_refused,
-    a_database_that_went_away_and_came_back_loses_nothing,
-    bad_names_are_said_at_the_first_use,
+    a_database_outage_loses_no_message,
+    bad_names_are_refused_at_the_first_use,
 );
 
 fn ignore() -> Handling {
@@ -80,7 +80,7 @@ async fn a_transaction_of_the_other_database_is_refused(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn bad_names_are_said_at_the_first_use(place: Place) {
+async fn bad_names_are_refused_at_the_first_use(place: Place) {
     let headwater = place.open().await;
     let error = headwater.producer("").send(NewMessage::new("x")).await.unwrap_err();
     assert!(error.to_string().starts_with("invalid topic"), "{error}");
@@ -92,7 +92,7 @@ async fn bad_names_are_said_at_the_first_use(place: Place) {
 }
 
 /// Cuts the store's connections (PostgreSQL) or locks the file for a while (SQLite) while messages flow.
-async fn a_database_that_went_away_and_came_back_loses_nothing(place: Place) {
+async fn a_database_outage_loses_no_message(place: Place) {
     let headwater = place.open().await;
     let seen = Seen::default();
     headwater.topic("orders").create().await.unwrap();

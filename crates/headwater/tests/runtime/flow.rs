@@ -14,12 +14,12 @@ on_each!(
     every_message_is_handled_once,
     a_batch_handler_gets_everything_in_batches,
     many_groups_read_each_message_once,
-    a_slow_message_holds_nobody_up_and_the_others_are_acked,
-    what_nobody_starts_goes_to_another_process,
-    shutdown_gives_back_what_was_not_started,
+    a_slow_message_blocks_no_others_and_they_are_acked,
+    messages_not_started_go_to_another_process,
+    shutdown_releases_what_was_not_started,
     shutdown_ends_handlers_after_the_grace_time,
     a_lease_is_extended_while_its_handler_works,
-    a_dead_process_is_made_up_for,
+    a_dead_process_is_replaced,
     new_messages_reach_a_waiting_consumer,
     a_group_may_run_twice_in_one_process,
     a_paced_group_catches_up_with_everything_and_then_keeps_up,
@@ -106,7 +106,7 @@ async fn many_groups_read_each_message_once(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn a_slow_message_holds_nobody_up_and_the_others_are_acked(place: Place) {
+async fn a_slow_message_blocks_no_others_and_they_are_acked(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 500).await;
     let (seen, gate) = (Seen::default(), Arc::new(Notify::new()));
@@ -143,7 +143,7 @@ async fn a_slow_message_holds_nobody_up_and_the_others_are_acked(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn what_nobody_starts_goes_to_another_process(place: Place) {
+async fn messages_not_started_go_to_another_process(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 60).await;
     let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
@@ -169,7 +169,7 @@ async fn what_nobody_starts_goes_to_another_process(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn shutdown_gives_back_what_was_not_started(place: Place) {
+async fn shutdown_releases_what_was_not_started(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 200).await;
     let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
@@ -260,7 +260,7 @@ async fn a_lease_is_extended_while_its_handler_works(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn a_dead_process_is_made_up_for(place: Place) {
+async fn a_dead_process_is_replaced(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 5).await;
     let dead = headwater::store::Owner::new("dead").unwrap();

@@ -18,16 +18,16 @@ use crate::each::{DEADLINE, Place, Seen, eventually, gated, noting, on_each, pub
 
 on_each!(
     a_pause_stops_handling_at_once_and_resuming_loses_nothing,
-    a_cancelled_group_ends_with_its_reason_and_others_go_on,
+    a_cancelled_group_ends_with_its_reason_and_others_continue,
     heartbeats_that_fail_suspend_and_one_that_succeeds_resumes,
     a_dead_group_comes_back_by_its_heartbeat,
-    upkeep_is_handed_over_when_its_worker_is_killed,
-    a_process_that_runs_consumers_does_the_upkeep,
-    upkeep_can_be_switched_off,
+    maintenance_is_taken_over_when_its_worker_is_killed,
+    a_process_with_consumers_runs_maintenance,
+    maintenance_can_be_switched_off,
     the_last_member_cannot_leave,
-    removing_waits_for_what_is_in_hand,
-    pulling_waits_while_paused_and_is_told_of_the_end,
-    pulling_says_that_the_group_lives_and_what_it_did,
+    removing_waits_for_running_handlers,
+    pulling_waits_while_paused_and_fails_after_a_cancel,
+    pulling_sends_heartbeats_and_reports_activity,
     what_a_group_did_is_counted_once_over_all_its_runs,
     what_operators_alter_reaches_consumers_that_run,
 );
@@ -66,7 +66,7 @@ async fn a_pause_stops_handling_at_once_and_resuming_loses_nothing(place: Place)
     place.leave(&headwater).await;
 }
 
-async fn a_cancelled_group_ends_with_its_reason_and_others_go_on(place: Place) {
+async fn a_cancelled_group_ends_with_its_reason_and_others_continue(place: Place) {
     let headwater = place.open().await;
     headwater.topic("orders").pub_sub().create().await.unwrap();
     let (email, audit) = (Seen::default(), Seen::default());
@@ -181,7 +181,7 @@ async fn heads_ran(headwater: &Headwater) -> bool {
     jobs.iter().any(|status| status.job == Job::Heads && status.runs > 0)
 }
 
-async fn upkeep_is_handed_over_when_its_worker_is_killed(place: Place) {
+async fn maintenance_is_taken_over_when_its_worker_is_killed(place: Place) {
     let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
     let headwater = place.open_at(&clock).await;
     let store = headwater.store();
@@ -201,7 +201,7 @@ async fn upkeep_is_handed_over_when_its_worker_is_killed(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn a_process_that_runs_consumers_does_the_upkeep(place: Place) {
+async fn a_process_with_consumers_runs_maintenance(place: Place) {
     let headwater = place.open().await;
     let seen = Seen::default();
     let first = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
@@ -215,7 +215,7 @@ async fn a_process_that_runs_consumers_does_the_upkeep(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn upkeep_can_be_switched_off(place: Place) {
+async fn maintenance_can_be_switched_off(place: Place) {
     let options = OpenOptions::default().auto_create(true).maintenance(false);
     let headwater = Headwater::open_with(place.url(), options).await.unwrap();
     let seen = Seen::default();
@@ -245,7 +245,7 @@ async fn the_last_member_cannot_leave(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn removing_waits_for_what_is_in_hand(place: Place) {
+async fn removing_waits_for_running_handlers(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 20).await;
     let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
@@ -267,7 +267,7 @@ async fn removing_waits_for_what_is_in_hand(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn pulling_waits_while_paused_and_is_told_of_the_end(place: Place) {
+async fn pulling_waits_while_paused_and_fails_after_a_cancel(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 5).await;
     let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
@@ -292,7 +292,7 @@ async fn pulling_waits_while_paused_and_is_told_of_the_end(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn pulling_says_that_the_group_lives_and_what_it_did(place: Place) {
+async fn pulling_sends_heartbeats_and_reports_activity(place: Place) {
     let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
     let headwater = place.open_at(&clock).await;
     let (interval, timeout) = (Duration::from_secs(1), Duration::from_secs(10));

@@ -9,7 +9,7 @@ use crate::each::{Place, Seen, eventually, on_each, settled};
 
 on_each!(
     the_same_key_goes_to_the_same_member,
-    filters_choose_and_what_nobody_wants_is_done,
+    filters_choose_and_unwanted_messages_are_done,
     members_join_and_leave_while_it_runs,
     batch_and_single_members_share_a_group,
 );
@@ -56,7 +56,7 @@ async fn the_same_key_goes_to_the_same_member(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn filters_choose_and_what_nobody_wants_is_done(place: Place) {
+async fn filters_choose_and_unwanted_messages_are_done(place: Place) {
     let headwater = place.open().await;
     publish_keys(&headwater, 10, 10).await;
     let seen = Seen::default();

@@ -9,10 +9,10 @@ use uuid::Uuid;
 use crate::each::{Place, Seen, eventually, on_each, settled};
 
 on_each!(
-    effects_are_there_once_and_failed_ones_not_at_all,
+    effects_are_written_once_and_failed_ones_rolled_back,
     a_second_delivery_of_the_same_id_has_no_effect,
     a_transactional_group_in_order_keeps_it,
-    the_context_is_of_the_message_in_hand,
+    the_context_belongs_to_the_handled_message,
     an_error_the_handler_ignores_fails_only_its_message,
     several_transactional_members_share_a_lease,
     a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt,
@@ -83,7 +83,7 @@ async fn remove_ledger(place: &Place, headwater: &Headwater, topic: &str) {
     }
 }
 
-async fn effects_are_there_once_and_failed_ones_not_at_all(place: Place) {
+async fn effects_are_written_once_and_failed_ones_rolled_back(place: Place) {
     let headwater = place.open().await;
     let topic = make_ledger(&place, &headwater).await;
     let settings = headwater::TopicSettings {
@@ -160,7 +160,7 @@ async fn a_transactional_group_in_order_keeps_it(place: Place) {
     place.leave(&headwater).await;
 }
 
-async fn the_context_is_of_the_message_in_hand(place: Place) {
+async fn the_context_belongs_to_the_handled_message(place: Place) {
     let headwater = place.open().await;
     crate::each::publish_numbers(&headwater, "orders", 20).await;
     let seen: Seen<(u64, i64)> = Seen::default();
@@ -278,7 +278,7 @@ async fn a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt(place: 
     settled(&headwater, "orders", "email").await;
     let topic = headwater::TopicName::new("orders").unwrap();
     let id = headwater.store().subscriptions(&topic).await.unwrap()[0].subscription_id;
-    assert_eq!(crate::each::letters(&headwater, id).await, [], "what was handled is no dead letter");
+    assert_eq!(crate::each::dead_letters(&headwater, id).await, [], "what was handled is no dead letter");
     assert!(ran.all().ends_with(&[0, 1, 2]), "{:?}", ran.all());
     place.leave(&headwater).await;
 }
@@ -317,7 +317,7 @@ async fn with_a_killer(settings: headwater::TopicSettings, key: Option<&str>) ->
     });
     let running = headwater.consumer("orders", "email").handling("ledger", member).run().await.unwrap();
     settled(&headwater, "orders", "email").await;
-    let dead_letters = crate::each::letters(&headwater, running.subscription().subscription_id).await;
+    let dead_letters = crate::each::dead_letters(&headwater, running.subscription().subscription_id).await;
     assert_eq!(dead_letters.iter().map(|one| (one.offset.0, one.attempts)).collect::<Vec<_>>(), [(5, 3)]);
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     let rows = client(&place).await.query(&format!("SELECT n FROM {table}"), &[]).await.unwrap();

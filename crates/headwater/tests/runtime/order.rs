@@ -10,7 +10,7 @@ use headwater::{Handling, Message, Messages, NewMessage, TopicSettings, Verdicts
 use crate::each::{Place, Seen, eventually, on_each};
 
 on_each!(
-    keys_stay_in_order_with_retries_while_consumers_come_and_go,
+    keys_stay_in_order_with_retries_while_consumers_join_and_leave,
     a_batch_handler_keeps_the_order_of_a_failed_key,
     order_holds_across_members_that_share_a_key,
 );
@@ -42,7 +42,7 @@ fn check(done: &[(String, u64)], keys: usize, each: u64) {
     }
 }
 
-async fn keys_stay_in_order_with_retries_while_consumers_come_and_go(place: Place) {
+async fn keys_stay_in_order_with_retries_while_consumers_join_and_leave(place: Place) {
     const KEYS: u64 = 40;
     const EACH: u64 = 50;
     let headwater = place.open().await;

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use crate::each::{Place, Seen, on_each};
 
 on_each!(
-    an_error_is_tried_again_by_policy_and_buried_at_last,
-    a_retry_waits_as_long_as_it_said,
+    an_error_is_retried_by_policy_and_finally_buried,
+    a_retry_waits_for_its_requested_delay,
     bury_and_skip_are_final,
     a_panic_is_an_attempt,
     a_payload_that_cannot_be_decoded_is_buried_with_the_reason,
@@ -40,7 +40,7 @@ async fn topic(headwater: &Headwater) {
 async fn dead_letters(headwater: &Headwater) -> Vec<(String, u32, String)> {
     let topic = TopicName::new("orders").unwrap();
     let status = headwater.store().subscriptions(&topic).await.unwrap().remove(0);
-    let dead_letters = crate::each::letters(headwater, status.subscription_id).await;
+    let dead_letters = crate::each::dead_letters(headwater, status.subscription_id).await;
     dead_letters.into_iter().map(|one| (text(&one.payload), one.attempts, one.error)).collect()
 }
 
@@ -48,7 +48,7 @@ fn text(payload: &Bytes) -> String {
     String::from_utf8(payload.to_vec()).unwrap()
 }
 
-async fn an_error_is_tried_again_by_policy_and_buried_at_last(place: Place) {
+async fn an_error_is_retried_by_policy_and_finally_buried(place: Place) {
     let clock = clock();
     let headwater = place.open_at(&clock).await;
     topic(&headwater).await;
@@ -106,7 +106,7 @@ where
     (stepper, seen)
 }
 
-async fn a_retry_waits_as_long_as_it_said(place: Place) {
+async fn a_retry_waits_for_its_requested_delay(place: Place) {
     let clock = clock();
     let headwater = place.open_at(&clock).await;
     topic(&headwater).await;

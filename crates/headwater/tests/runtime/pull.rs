@@ -7,12 +7,12 @@ use headwater::settle::Verdict;
 use headwater::topic::Ordering;
 use headwater::{Batch, Consumer, Handling, Headwater, Messages, NewMessage, TopicSettings, Verdicts};
 
-use crate::each::{DEADLINE, Place, Seen, eventually, letters, on_each, publish_numbers, settled};
+use crate::each::{DEADLINE, Place, Seen, dead_letters, eventually, on_each, publish_numbers, settled};
 
 on_each!(
     slow_work_ends_no_lease_that_waits_in_the_list,
-    what_waits_in_the_list_is_given_back_for_others,
-    a_consumer_that_is_dropped_gives_back_what_it_did_not_hand_out,
+    what_waits_in_the_list_is_released_for_others,
+    a_dropped_consumer_releases_what_it_did_not_hand_out,
     what_follows_a_burial_is_handled_and_never_acked_unseen,
 );
 
@@ -60,12 +60,12 @@ async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
     }
     handled.sort_unstable();
     assert_eq!(handled, (1..=12).collect::<Vec<_>>(), "each once");
-    assert_eq!(letters(&headwater, id).await, [], "no handled message is a dead letter");
+    assert_eq!(dead_letters(&headwater, id).await, [], "no handled message is a dead letter");
     consumer.close().await.unwrap();
     place.leave(&headwater).await;
 }
 
-async fn what_waits_in_the_list_is_given_back_for_others(place: Place) {
+async fn what_waits_in_the_list_is_released_for_others(place: Place) {
     let headwater = place.open().await;
     let mut slow = with_retries_due(&headwater, 8, Duration::from_secs(3)).await;
     let id = slow.subscription().subscription_id;
@@ -78,13 +78,13 @@ async fn what_waits_in_the_list_is_given_back_for_others(place: Place) {
     }
     first.ack().await.expect("before its lease ended");
     settled(&headwater, "orders", "email").await;
-    assert_eq!(letters(&headwater, id).await, []);
+    assert_eq!(dead_letters(&headwater, id).await, []);
     slow.close().await.unwrap();
     other.close().await.unwrap();
     place.leave(&headwater).await;
 }
 
-async fn a_consumer_that_is_dropped_gives_back_what_it_did_not_hand_out(place: Place) {
+async fn a_dropped_consumer_releases_what_it_did_not_hand_out(place: Place) {
     let headwater = place.open().await;
     let mut first = with_retries_due(&headwater, 4, Duration::from_secs(300)).await;
     taken(&mut first).await.ack().await.unwrap();

@@ -82,7 +82,7 @@ async fn a_feed_that_panics_is_started_again() {
     let store = Arc::new(Still::default());
     let (_runtime, _feed, group) = served(&store, PANICS_MAX - 1);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(group.standing.ended(), None);
+    assert_eq!(group.serve_state.ended(), None);
     assert!(store.count("claim") > PANICS_MAX as usize, "it claims");
 }
 
@@ -91,7 +91,7 @@ async fn a_feed_that_panics_again_and_again_ends_its_groups_and_their_heartbeats
     let store = Arc::new(Still::default());
     let (_runtime, _feed, group) = served(&store, 1_000);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(group.standing.ended(), Some(EndReason::Panicked));
+    assert_eq!(group.serve_state.ended(), Some(EndReason::Panicked));
     assert_eq!(store.count("claim"), PANICS_MAX as usize, "nothing claims any more");
     let before = store.count("heartbeat");
     tokio::time::sleep(Duration::from_secs(600)).await;

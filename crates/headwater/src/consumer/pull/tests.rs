@@ -57,7 +57,7 @@ async fn its_group_lives_while_it_is_used_and_not_for_being_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_tells_what_it_did_and_takes_its_leave() {
+async fn it_reports_its_activity_and_departs() {
     let store = Arc::new(Still::default());
     let mut consumer = consumer(&store);
     for offset in 1..=4 {
@@ -71,8 +71,8 @@ async fn it_tells_what_it_did_and_takes_its_leave() {
     }
     consumer.close().await.unwrap();
     assert_eq!(store.count("depart"), 1);
-    let told = store.told.lock().unwrap().clone();
-    let (owner, served) = told.last().unwrap();
+    let reported = store.reported.lock().unwrap().clone();
+    let (owner, served) = reported.last().unwrap();
     assert_eq!((owner.as_str(), served.activity.processed, served.activity.failed), ("puller", 2, 1));
 }
 

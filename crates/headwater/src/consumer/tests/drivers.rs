@@ -150,7 +150,7 @@ impl Stage {
                     }
                 };
                 batch.handle(handler).await.unwrap();
-                if group.standing.is_held_back() {
+                if group.serve_state.is_held_back() {
                     break;
                 }
             }
@@ -159,7 +159,7 @@ impl Stage {
             let mut stepper = consumer.handling("one", self.handling()).stepwise().await.unwrap();
             let group = Arc::clone(&stepper.running().group);
             self.group.get_or_init(|| Arc::clone(&group));
-            while stepper.step().await.unwrap() > 0 && !group.standing.is_held_back() {}
+            while stepper.step().await.unwrap() > 0 && !group.serve_state.is_held_back() {}
         }
         self.seen.lock().unwrap()[before..].iter().map(|(offset, ..)| *offset).collect()
     }

@@ -35,7 +35,7 @@ fn counting(begun: &Arc<AtomicUsize>, blocks: Duration) -> Handling {
     })
 }
 
-async fn blocked_threads_silence_nobody(url: String) {
+async fn blocked_threads_stop_no_heartbeat(url: String) {
     let headwater = process(&url).await;
     headwater.producer("orders").send_batch(&[NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
     let (here, there) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -64,14 +64,15 @@ async fn blocked_threads_silence_nobody(url: String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocked_threads_silence_nobody_on_sqlite() {
+async fn blocked_threads_stop_no_heartbeat_on_sqlite() {
     let directory = tempfile::tempdir().unwrap();
-    blocked_threads_silence_nobody(format!("sqlite:{}", directory.path().join("silent.db").display())).await;
+    blocked_threads_stop_no_heartbeat(format!("sqlite:{}", directory.path().join("silent.db").display()))
+        .await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocked_threads_silence_nobody_on_postgres() {
+async fn blocked_threads_stop_no_heartbeat_on_postgres() {
     let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
         assert!(
             std::env::var_os("HEADWATER_TEST_REQUIRE_ALL").is_none(),
@@ -82,5 +83,5 @@ async fn blocked_threads_silence_nobody_on_postgres() {
     };
     let separator = if server.contains('?') { '&' } else { '?' };
     let name = format!("silent_{}", uuid::Uuid::now_v7().simple());
-    blocked_threads_silence_nobody(format!("{server}{separator}namespace={name}")).await;
+    blocked_threads_stop_no_heartbeat(format!("{server}{separator}namespace={name}")).await;
 }

@@ -37,7 +37,7 @@ pub(crate) struct Still {
     /// How the next calls of a verb fail, one after the other.
     pub(crate) fail: Mutex<HashMap<&'static str, VecDeque<Failing>>>,
     /// What was reported, heartbeat by heartbeat.
-    pub(crate) told: Mutex<Vec<(Owner, Served)>>,
+    pub(crate) reported: Mutex<Vec<(Owner, Served)>>,
     /// Whether every heartbeat resurrects its subscription.
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
@@ -208,7 +208,7 @@ with_the_rest! {
             served: &[Served],
         ) -> Result<Heartbeat> {
             self.note(if silent_for.is_some() { "heartbeat" } else { "unjudged heartbeat" }).await;
-            self.told.lock().unwrap().extend(served.iter().map(|one| (owner.clone(), *one)));
+            self.reported.lock().unwrap().extend(served.iter().map(|one| (owner.clone(), *one)));
             let revives = *self.revives.lock().unwrap();
             let signal = if revives { Signal::Resurrected(MissedMessages::default()) } else { Signal::Active };
             Ok(Heartbeat { ended: 0, signals: vec![signal; served.len()] })

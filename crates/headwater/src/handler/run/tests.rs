@@ -6,7 +6,7 @@ use crate::consumer::tests::still::Still;
 use crate::message::NewMessage;
 
 /// A run over messages of a lane with these keys, offsets from 1, at the second of three attempts.
-fn run_over(keys: &[&str]) -> (HandlerRun<Vec<Message>>, Arc<Standing>) {
+fn run_over(keys: &[&str]) -> (HandlerRun<Vec<Message>>, Arc<ServeState>) {
     let store = Still::default();
     store.hand_out(1);
     let mut lease = store.leases.lock().unwrap().remove(0).unwrap();
@@ -18,7 +18,7 @@ fn run_over(keys: &[&str]) -> (HandlerRun<Vec<Message>>, Arc<Standing>) {
     let messages: Vec<Message> = keys.iter().enumerate().map(message).collect();
     let policy = RetryPolicy { max_attempts: 3, ..RetryPolicy::from(&*store.settings.lock().unwrap()) };
     let guard = HandlerGuard::apart(&store.subscription());
-    (HandlerRun::new(&guard, messages, &lease, &policy), Arc::clone(&guard.standing))
+    (HandlerRun::new(&guard, messages, &lease, &policy), Arc::clone(&guard.serve_state))
 }
 
 fn failed(offset: i64) -> (Offset, Verdict) {
@@ -53,10 +53,10 @@ fn what_is_buried_holds_back_nothing() {
 
 #[test]
 fn what_was_not_begun_is_given_back_once_the_group_is_held_back() {
-    let (mut run, standing) = run_over(&["a", "b", "c"]);
+    let (mut run, serve_state) = run_over(&["a", "b", "c"]);
     assert_eq!(run.next_one(), Some(0));
     run.said(0, Verdict::Done);
-    standing.set_stopping();
+    serve_state.set_stopping();
     assert_eq!(run.next(10), None);
     let released = vec![(Offset(2), Verdict::Release), (Offset(3), Verdict::Release)];
     assert_eq!(run.finish(), Said { verdicts: released, skipped: 0 });

@@ -116,7 +116,7 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
     let fake = fake(vec![topic(1)]);
     let worker = worker(&fake, Plan::of(MaintenancePreset::Standard));
     let (on, elected) = watch::channel(true);
-    let elected = Going::while_true(elected);
+    let elected = StopSignal::while_true(elected);
     let losing = async {
         pass(20).await;
         assert!(fake.count("advance_heads") > 5);
@@ -136,7 +136,7 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_it_stops_and_gives_up_its_place() {
+async fn dropped_it_stops_and_resigns() {
     let fake = fake(vec![]);
     let maintaining = maintenance(&fake).start();
     pass(20).await;

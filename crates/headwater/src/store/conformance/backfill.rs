@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::case::{Case, Scene, failed, group, owner};
-use super::life::{MOMENT, counted, lively, told};
+use super::life::{MOMENT, counted, groups_of, lively};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::ErrorKind;
 use crate::subscription::Start;
@@ -33,7 +33,7 @@ async fn step(scene: &Scene, worker: &str, count: u32) -> Option<BackfillStep> {
 
 /// A backfill is not started, then in progress with a checkpoint after every batch, then completed: the group is then
 /// in every pending record.
-pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
+pub async fn a_late_joiner_is_added_to_pending_records(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.publish(25).await;
     scene.ack_next(4).await;
@@ -63,13 +63,13 @@ pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
     let records = scene.records().await;
     assert_eq!(records[..4], completed[..], "completed records are never modified");
     for record in &records[4..] {
-        assert_eq!(told(record), (vec!["late", "workers"], vec![], false));
+        assert_eq!(groups_of(record), (vec!["late", "workers"], vec![], false));
     }
     assert_eq!(late.reads().await.len(), 25);
 }
 
 /// Only an open backfill can be cancelled, only a stopped one resumed; any other request changes nothing.
-pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
+pub async fn only_valid_changes_of_a_backfill_are_accepted(case: &Case) {
     let (scene, late) = late_joiner(case, 10).await;
     let (topic, name) = (&scene.topic, group("late"));
     let cancel = async || scene.store.cancel_backfill(topic, &name).await;
@@ -107,7 +107,7 @@ pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
 }
 
 /// A stopped backfill cannot be resumed for a group that does not count: its resurrection starts another.
-pub async fn a_dead_groups_backfill_does_not_go_on(case: &Case) {
+pub async fn a_dead_groups_backfill_cannot_be_resumed(case: &Case) {
     let (scene, late) = late_joiner(case, 10).await;
     let name = group("late");
     step(&late, "w", 4).await.expect("it starts");
@@ -119,7 +119,7 @@ pub async fn a_dead_groups_backfill_does_not_go_on(case: &Case) {
 
 /// No two workers run the same backfill. A worker that is silent for fifteen seconds loses it, and the next one
 /// continues at the checkpoint.
-pub async fn a_silent_worker_loses_it_to_another(case: &Case) {
+pub async fn a_silent_worker_loses_its_backfill(case: &Case) {
     let (_, late) = late_joiner(case, 30).await;
     let first = step(&late, "first", 10).await.expect("it starts");
     assert_eq!(first.backfill.checkpoint.0, 10);
@@ -151,7 +151,7 @@ pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
     }
     assert_eq!(done, (7, 7));
     for record in scene.records().await {
-        let has_late = told(&record).0.contains(&"late");
+        let has_late = groups_of(&record).0.contains(&"late");
         assert_eq!(has_late, record.offset.0 >= 14, "{record:?}");
     }
 }
@@ -165,7 +165,7 @@ pub async fn the_end_is_fixed_when_it_starts(case: &Case) {
     scene.track_all().await;
     assert_eq!((shown(&late).await.last.0, shown(&late).await.total), (6, 6));
     for record in &scene.records().await[6..] {
-        assert_eq!(told(record).0, ["late", "workers"], "{record:?}");
+        assert_eq!(groups_of(record).0, ["late", "workers"], "{record:?}");
     }
     let mut left = 0;
     while let Some(step) = step(&late, "w", 2).await {
@@ -197,11 +197,11 @@ pub async fn nothing_is_counted_twice(case: &Case) {
     assert_eq!((processed, changed), (60, 60));
     assert_eq!(shown(&late).await.processed, 60);
     assert_eq!(shown(&late).await.state, BackfillState::Completed);
-    assert!(scene.records().await.iter().all(|record| told(record).0 == ["late", "workers"]));
+    assert!(scene.records().await.iter().all(|record| groups_of(record).0 == ["late", "workers"]));
 }
 
 /// The checkpoint is in the database: a restart loses nothing and repeats nothing.
-pub async fn a_restart_goes_on_at_the_checkpoint(case: &Case) {
+pub async fn a_restart_continues_at_the_checkpoint(case: &Case) {
     let (scene, late) = late_joiner(case, 12).await;
     step(&late, "w", 5).await.expect("it starts");
     let before = shown(&late).await;
@@ -214,7 +214,7 @@ pub async fn a_restart_goes_on_at_the_checkpoint(case: &Case) {
 }
 
 /// In offset watermark there are no records to change: the backfill shows how far the group has caught up.
-pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
+pub async fn in_offset_watermark_a_backfill_shows_the_groups_progress(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(10).await;
     scene.store.advance_heads().await.unwrap();
@@ -251,8 +251,8 @@ pub async fn a_resurrection_starts_one_and_a_cancellation_ends_it(case: &Case) {
     scene.track_all().await;
     dies.let_die(case).await;
     scene.track_all().await;
-    assert!(scene.records().await.iter().all(|record| told(record).0 == ["workers"]));
-    dies.pulse("a").await;
+    assert!(scene.records().await.iter().all(|record| groups_of(record).0 == ["workers"]));
+    dies.heartbeat("a").await;
     assert!(shown(&dies).await.state.is_open());
     let first = step(&dies, "w", 3).await.expect("it starts");
     assert_eq!((first.processed, first.changed), (3, 3));
@@ -260,5 +260,5 @@ pub async fn a_resurrection_starts_one_and_a_cancellation_ends_it(case: &Case) {
     case.advance(WORKER_LEASE + MOMENT);
     assert_eq!(step(&dies, "w", 3).await, None);
     scene.track_all().await;
-    assert!(scene.records().await.iter().all(|record| told(record).0 == ["workers"]));
+    assert!(scene.records().await.iter().all(|record| groups_of(record).0 == ["workers"]));
 }

@@ -55,7 +55,7 @@ pub async fn a_buried_message_is_kept_whole(case: &Case) {
 }
 
 /// Attempts count every hand-out, the last one included.
-pub async fn a_buried_message_tells_its_attempts(case: &Case) {
+pub async fn a_buried_message_shows_its_attempts(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     for _ in 0..3 {
@@ -105,7 +105,7 @@ pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
         case.advance_ms(10);
     }
     let listed = async |limit| {
-        let found = scene.store.dead_letters(&scene.letters(), limit).await.unwrap();
+        let found = scene.store.dead_letters(&scene.dead_letter_selection(), limit).await.unwrap();
         found.iter().map(|one| one.offset.0).collect::<Vec<_>>()
     };
     assert_eq!(listed(100).await, [5, 2, 6, 1]);

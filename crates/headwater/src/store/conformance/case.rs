@@ -270,7 +270,7 @@ impl Scene {
 
     /// Sends an owner's heartbeat, which declares others dead after this many milliseconds of silence. Returns how many
     /// leases ended.
-    pub async fn beat(&self, owner_name: &str, silent_ms: u64) -> u64 {
+    pub async fn heartbeat_judging(&self, owner_name: &str, silent_ms: u64) -> u64 {
         let silent_for = Some(Duration::from_millis(silent_ms));
         let answer = self.store.heartbeat(&owner(owner_name), silent_for, &[]).await;
         answer.expect("the heartbeat is answered").ended
@@ -314,11 +314,14 @@ impl Scene {
 
     /// The group's dead letters.
     pub async fn dead_letters(&self) -> Vec<DeadLetter> {
-        self.store.dead_letters(&self.letters(), 10_000).await.expect("the dead letters are listed")
+        self.store
+            .dead_letters(&self.dead_letter_selection(), 10_000)
+            .await
+            .expect("the dead letters are listed")
     }
 
     /// A selection of all of the group's dead letters, to be narrowed.
-    pub fn letters(&self) -> DeadLetterSelection {
+    pub fn dead_letter_selection(&self) -> DeadLetterSelection {
         DeadLetterSelection::all(self.subscription.subscription_id)
     }
 

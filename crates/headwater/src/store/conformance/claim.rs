@@ -192,7 +192,7 @@ pub async fn a_claim_outside_its_limits_is_refused(case: &Case) {
 }
 
 /// Fetching only reads: it may be repeated, by any process, and leaves out offsets without a message.
-pub async fn fetch_reads_what_is_there(case: &Case) {
+pub async fn fetch_reads_stored_messages(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     for _ in 0..2 {

@@ -30,16 +30,16 @@ async fn scenes(case: &Case, n: usize) -> (Scene, Scene) {
 }
 
 /// A live owner keeps its leases: another gets only what is free, in whatever order they act after the step.
-pub async fn the_living_keep_their_leases(case: &Case) {
+pub async fn live_owners_keep_their_leases(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         here.publish(4).await;
-        here.beat("works", SILENT_MS).await;
-        there.beat("other", SILENT_MS).await;
+        here.heartbeat_judging("works", SILENT_MS).await;
+        there.heartbeat_judging("other", SILENT_MS).await;
         let [held, silent] = [here.claim_one("works", 1).await, here.claim_one("no heartbeat", 1).await];
         case.advance_ms(3_000);
         case.step(step);
-        assert_eq!(there.beat("other", SILENT_MS).await, 0, "{step:#}: an owner counts as dead");
+        assert_eq!(there.heartbeat_judging("other", SILENT_MS).await, 0, "{step:#}: an owner counts as dead");
         let free = there.claim_one("other", 10).await;
         assert_eq!(free.range, range(3, 4), "{step:#}");
         // The step is undone in every second round.
@@ -49,11 +49,11 @@ pub async fn the_living_keep_their_leases(case: &Case) {
         // Claimed by a process that did not see a momentary step; then that process reads the clock.
         here.claim_nothing("third", 10).await;
         here.extend(&held, Duration::from_secs(30)).await.unwrap();
-        assert_eq!(here.beat("works", SILENT_MS).await, 0);
+        assert_eq!(here.heartbeat_judging("works", SILENT_MS).await, 0);
         for _ in 0..6 {
             case.advance_ms(4_000);
-            assert_eq!(there.beat("other", SILENT_MS).await, 0);
-            assert_eq!(here.beat("works", SILENT_MS).await, 0);
+            assert_eq!(there.heartbeat_judging("other", SILENT_MS).await, 0);
+            assert_eq!(here.heartbeat_judging("works", SILENT_MS).await, 0);
             there.claim_nothing("other", 10).await;
         }
         let status = here.status().await;
@@ -66,7 +66,7 @@ pub async fn the_living_keep_their_leases(case: &Case) {
 }
 
 /// An owner's first call after the step succeeds: a settlement, whole or in parts, or an extension.
-pub async fn a_holder_settles_across_a_step(case: &Case) {
+pub async fn an_owner_settles_across_a_clock_step(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         here.publish(3).await;
@@ -89,13 +89,13 @@ pub async fn a_holder_settles_across_a_step(case: &Case) {
 
 /// An owner that died before the step or at it is found silent in the usual time, and a lease without heartbeats ends
 /// when it would have ended without the step.
-pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
+pub async fn dead_owners_lose_their_leases_in_time(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         here.publish(2).await;
         let [dies, gone] = [format!("dies-{n}"), format!("gone-{n}")];
-        here.beat(&dies, SILENT_MS).await;
-        there.beat("lives", SILENT_MS).await;
+        here.heartbeat_judging(&dies, SILENT_MS).await;
+        there.heartbeat_judging("lives", SILENT_MS).await;
         let lost = here.claim_one(&dies, 1).await;
         here.claim_one(&gone, 1).await;
         here.store.close().await.unwrap();
@@ -103,11 +103,15 @@ pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
         case.step(step);
         let mut ended = 0;
         for _ in 0..4 {
-            ended += there.beat("lives", SILENT_MS).await;
+            ended += there.heartbeat_judging("lives", SILENT_MS).await;
             assert_eq!(there.status().await.leased, 2 - ended, "{step:#}");
             case.advance_ms(4_000);
         }
-        assert_eq!(ended + there.beat("lives", SILENT_MS).await, 1, "{step:#}: the dead owner is not found");
+        assert_eq!(
+            ended + there.heartbeat_judging("lives", SILENT_MS).await,
+            1,
+            "{step:#}: the dead owner is not found"
+        );
         let again = there.claim_one("lives", 1).await;
         assert_eq!((again.range, again.attempt), (lost.range, 2));
         failed(there.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
@@ -130,16 +134,16 @@ pub async fn a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_fu
         here.store.publish(&here.topic, std::slice::from_ref(&key)).await.unwrap();
         let (dies, gone) = (format!("dies-{n}"), format!("gone-{n}"));
         here.publish(1).await;
-        here.beat(&dies, SILENT_MS).await;
+        here.heartbeat_judging(&dies, SILENT_MS).await;
         here.claim_one(&dies, 1).await;
         here.claim_one(&gone, 1).await;
         here.store.close().await.unwrap();
         case.step(-ahead);
         let scene = here.through(&case.open().await);
-        scene.beat("lives", SILENT_MS).await;
+        scene.heartbeat_judging("lives", SILENT_MS).await;
         scene.claim_nothing("lives", 2).await;
         case.advance_ms(SILENT_MS + 1);
-        assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "the dead owner is not found");
+        assert_eq!(scene.heartbeat_judging("lives", SILENT_MS).await, 1, "the dead owner is not found");
         case.advance_ms(20_000);
         let one = scene.claim_one("lives", 2).await;
         scene.ack(&one).await;
@@ -184,7 +188,7 @@ pub async fn dedup_windows_keep_their_length(case: &Case) {
 }
 
 /// A retry waits for exactly its delay.
-pub async fn retries_wait_for_as_long_as_they_were_told(case: &Case) {
+pub async fn retries_wait_for_their_requested_delay(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         here.publish(1).await;
@@ -204,7 +208,7 @@ pub async fn retries_wait_for_as_long_as_they_were_told(case: &Case) {
 }
 
 /// A tick that was fired while the clock was ahead does not block its job any longer. Each tick still fires once.
-pub async fn a_job_fires_on_after_a_clock_was_ahead(case: &Case) {
+pub async fn a_job_continues_after_a_clock_was_ahead(case: &Case) {
     for (n, ahead) in [HOUR, MONTH].into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         let job = format!("job-{n}");
@@ -228,7 +232,7 @@ pub async fn a_job_fires_on_after_a_clock_was_ahead(case: &Case) {
 }
 
 /// A delayed message has an absolute time, which no step moves. It is delivered when the clock shows that time, once.
-pub async fn delayed_messages_come_when_the_clock_shows_their_time(case: &Case) {
+pub async fn delayed_messages_are_delivered_when_the_clock_shows_their_time(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         let later = NewMessage::new("later").deliver_at(case.now() + Duration::from_secs(60));
@@ -245,10 +249,10 @@ pub async fn delayed_messages_come_when_the_clock_shows_their_time(case: &Case) 
 }
 
 /// A process that never checked the clock stored timestamps of the future: they count as set now.
-pub async fn stamps_of_the_future_count_as_made_now(case: &Case) {
+pub async fn timestamps_of_the_future_count_as_set_now(case: &Case) {
     let scene = case.scene(settings()).await;
     scene.publish(1).await;
-    scene.beat("dies", SILENT_MS).await;
+    scene.heartbeat_judging("dies", SILENT_MS).await;
     scene.claimed_for("dies", 1, Some(Duration::from_secs(3_600))).await;
     let message = NewMessage::new("x").dedup_key("k");
     scene.store.publish(&scene.topic, std::slice::from_ref(&message)).await.unwrap();
@@ -257,9 +261,13 @@ pub async fn stamps_of_the_future_count_as_made_now(case: &Case) {
     harness.sql(ahead, "UPDATE {schema}.owner SET seen_at = seen_at + interval '1 day'").await.unwrap();
     let ahead = "UPDATE headwater_dedup SET expires_at_ms = expires_at_ms + 86400000";
     harness.sql(ahead, "UPDATE {schema}.dedup SET expires_at = expires_at + interval '1 day'").await.unwrap();
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "the owner counts as seen now");
+    assert_eq!(scene.heartbeat_judging("lives", SILENT_MS).await, 0, "the owner counts as seen now");
     case.advance_ms(SILENT_MS + 1);
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "the owner is dead when it stays silent");
+    assert_eq!(
+        scene.heartbeat_judging("lives", SILENT_MS).await,
+        1,
+        "the owner is dead when it stays silent"
+    );
     let again = scene.store.publish(&scene.topic, &[message]).await.unwrap().remove(0);
     assert!(!again.duplicate, "no window lasts for a day");
 }

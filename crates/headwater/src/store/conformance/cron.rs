@@ -18,7 +18,7 @@ fn message(text: &str) -> NewMessage {
 }
 
 /// The first caller sets where a job begins; every later caller gets what is stored, also after a restart.
-pub async fn a_job_begins_where_it_was_first_asked_for(case: &Case) {
+pub async fn a_job_begins_where_it_was_first_read(case: &Case) {
     let store = case.open().await;
     assert_eq!(store.cron_last("nightly", tick(10)).await.unwrap(), tick(10));
     assert_eq!(store.cron_last("nightly", tick(99)).await.unwrap(), tick(10));
@@ -67,7 +67,7 @@ pub async fn a_job_may_begin_with_a_tick(case: &Case) {
 }
 
 /// Many processes fire every tick: there is one message for each.
-pub async fn of_many_at_once_one_fires(case: &Case) {
+pub async fn one_of_many_concurrent_ticks_fires(case: &Case) {
     let scene = case.queue().await;
     let mut stores = Vec::new();
     for _ in 0..3 {

@@ -16,21 +16,21 @@ fn named(scene: &Scene) -> (TopicName, GroupName) {
 }
 
 /// While detection runs regularly, a silent group dies at the first check after its timeout, not earlier, and once.
-pub async fn a_silent_group_dies_when_somebody_watches(case: &Case) {
+pub async fn a_silent_group_dies_when_detection_runs(case: &Case) {
     let scene = case.scene(lively()).await;
     let living = scene.subscribe("living", Start::Beginning).await;
-    scene.pulse("a").await;
-    living.pulse("b").await;
+    scene.heartbeat("a").await;
+    living.heartbeat("b").await;
     assert_eq!(scene.detect().await, Detected::default());
     case.advance(TIMEOUT);
-    living.pulse("b").await;
+    living.heartbeat("b").await;
     assert_eq!(scene.detect().await.died, [], "silent for so long, but not for longer");
     case.advance(MOMENT);
     assert_eq!(scene.detect().await.died, [named(&scene)]);
     let status = scene.status().await;
     assert_eq!((status.state, status.state_since), (SubscriptionState::Dead, case.now()));
     assert_eq!(living.state().await, SubscriptionState::Active);
-    assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Dead));
+    assert!(status.health_issues(case.now()).contains(&crate::store::HealthIssue::Dead));
 }
 
 /// Each topic sets for how long its groups may be silent.
@@ -38,7 +38,7 @@ pub async fn every_topic_has_its_own_timeout(case: &Case) {
     let soon = case.scene(lively()).await;
     let late = soon.beside("late", TopicSettings::pub_sub()).await;
     for scene in [&soon, &late] {
-        scene.pulse("a").await;
+        scene.heartbeat("a").await;
     }
     soon.detect().await;
     case.advance(TIMEOUT + MOMENT);
@@ -53,7 +53,7 @@ pub async fn every_topic_has_its_own_timeout(case: &Case) {
 
 /// After a time without detection every group appears silent: silent groups become suspected first, and die only if
 /// they stay silent for one more interval.
-pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case) {
+pub async fn no_group_dies_at_the_first_detection_after_a_pause(case: &Case) {
     for first_ever in [true, false] {
         let name = if first_ever { "first" } else { "later" };
         let speaks = Scene::new(case.open().await, name, lively()).await;
@@ -62,7 +62,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
             speaks.detect().await;
         }
         for scene in [&speaks, &silent] {
-            scene.pulse("a").await;
+            scene.heartbeat("a").await;
         }
         case.advance(Duration::from_secs(600));
         let found = speaks.detect().await;
@@ -74,7 +74,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
         // A check soon after is no proof either.
         case.advance(INTERVAL / 2);
         assert_eq!(speaks.detect().await.died, []);
-        assert_eq!(speaks.pulse("a").await, Signal::Active);
+        assert_eq!(speaks.heartbeat("a").await, Signal::Active);
         case.advance(INTERVAL / 2 + MOMENT);
         assert_eq!(speaks.detect().await.died, [named(&silent)]);
         assert_eq!(speaks.state().await, SubscriptionState::Active);
@@ -83,7 +83,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
 }
 
 /// A group that was read by hand, or by a program without heartbeats, is never declared dead.
-pub async fn a_group_that_never_beat_is_left_alone(case: &Case) {
+pub async fn a_group_without_heartbeats_never_dies(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(2).await;
     scene.detect().await;
@@ -97,7 +97,7 @@ pub async fn a_group_that_never_beat_is_left_alone(case: &Case) {
 }
 
 /// Detecting again, or from two stores at once, changes nothing twice.
-pub async fn looking_twice_changes_nothing_twice(case: &Case) {
+pub async fn detecting_twice_changes_nothing_twice(case: &Case) {
     for tracking in MODES {
         let scene = Scene::new(
             case.open().await,
@@ -108,7 +108,7 @@ pub async fn looking_twice_changes_nothing_twice(case: &Case) {
         let other = scene.subscribe("other", Start::Beginning).await;
         scene.publish(3).await;
         scene.track_all().await;
-        scene.pulse("a").await;
+        scene.heartbeat("a").await;
         scene.detect().await;
         case.advance(TIMEOUT + MOMENT);
         let elsewhere = case.open().await;
@@ -127,7 +127,7 @@ pub async fn looking_twice_changes_nothing_twice(case: &Case) {
 }
 
 /// Dead groups hold nothing back: the watermark passes them and retention removes messages they have not done.
-pub async fn the_dead_do_not_count(case: &Case) {
+pub async fn dead_groups_do_not_count(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, ..lively() };
         let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
@@ -174,7 +174,7 @@ pub async fn a_resurrection_reports_exactly_what_was_missed(case: &Case) {
 }
 
 /// With a bound the group comes back at most that far behind, whatever it had outstanding; without one at its cursor.
-pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
+pub async fn a_bounded_resurrection_limits_the_lag(case: &Case) {
     let store = case.open().await;
     for (bound, next, reads) in [
         (3, 8, vec![8, 9, 10]),
@@ -199,7 +199,7 @@ pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
 }
 
 /// The cursor and the leases of a dead group stay for its resurrection.
-pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
+pub async fn a_dead_groups_leases_stay_for_its_resurrection(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(5).await;
     let lease = scene.claim_one("a", 2).await;
@@ -209,7 +209,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     scene.let_die(case).await;
     assert_eq!(scene.outstanding().await, before);
     assert_eq!(scene.status().await.next.0, 4);
-    assert_eq!(scene.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
+    assert_eq!(scene.heartbeat("a").await, Signal::Resurrected(MissedMessages::default()));
     scene.ack(&lease).await;
     let mut got = scene.reads().await;
     got.sort_unstable();
@@ -218,7 +218,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
 }
 
 /// A group that is dead for too long gives up what it holds of removed messages, once. It keeps what is stored.
-pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
+pub async fn a_zombie_gives_up_only_removed_messages(case: &Case) {
     let settings = TopicSettings {
         zombie_subscription_ttl: HOUR,
         message_retention: None,
@@ -251,13 +251,13 @@ pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
     assert_eq!(scene.outstanding().await, []);
     assert_eq!(zombies().await, [], "there is nothing left to give up");
     assert_eq!(status.missed, missed(2, 1, 2), "what the group gave up was counted before");
-    assert!(matches!(scene.pulse("a").await, Signal::Resurrected(_)));
+    assert!(matches!(scene.heartbeat("a").await, Signal::Resurrected(_)));
     assert_eq!(scene.reads().await, [3, 4, 5, 6, 7, 8]);
 }
 
 /// Only a group of a fan-out topic that has been dead for the set time gives something up. A queue waits for its dead
 /// group, and a paused group comes back: both keep what they hold, although its messages are removed.
-pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
+pub async fn only_long_dead_groups_of_fan_out_topics_are_zombies(case: &Case) {
     let settings = TopicSettings {
         zombie_subscription_ttl: HOUR * 3,
         message_retention: None,
@@ -274,7 +274,7 @@ pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
         scene.clean_all().await;
     }
     paused.pause().await;
-    queue.pulse("dying").await;
+    queue.heartbeat("dying").await;
     scene.let_die(case).await;
     assert_eq!(queue.state().await, SubscriptionState::Dead);
     case.pass(HOUR).await;
@@ -298,12 +298,12 @@ pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
 pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
-    assert_eq!(scene.pulse("a").await, Signal::Active);
+    assert_eq!(scene.heartbeat("a").await, Signal::Active);
     scene.pause().await;
     let watch = async |time: Duration| {
         let until = case.now() + time;
         while case.now() < until {
-            assert_eq!(other.pulse("b").await, Signal::Active);
+            assert_eq!(other.heartbeat("b").await, Signal::Active);
             assert_eq!(scene.detect().await.died, []);
             case.advance(TIMEOUT / 4);
         }
@@ -316,7 +316,7 @@ pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
 }
 
 /// The dead letters of a cancelled group stay readable: the group is not deleted before they are purged.
-pub async fn letters_keep_a_cancelled_group(case: &Case) {
+pub async fn dead_letters_keep_a_cancelled_group(case: &Case) {
     for tracking in MODES {
         let scene =
             Scene::new(case.open().await, tracking.as_str(), TopicSettings { tracking, ..lively() }).await;
@@ -329,9 +329,9 @@ pub async fn letters_keep_a_cancelled_group(case: &Case) {
         case.advance(HOUR);
         let clean = async || scene.store.clean_subscriptions(MOMENT).await.unwrap().deleted;
         assert_eq!(clean().await, [], "{tracking:?}");
-        let dead_letters = scene.store.dead_letters(&other.letters(), 10).await.unwrap();
+        let dead_letters = scene.store.dead_letters(&other.dead_letter_selection(), 10).await.unwrap();
         assert_eq!(dead_letters.len(), 1, "{tracking:?}");
-        scene.store.purge(&other.letters()).await.unwrap();
+        scene.store.purge(&other.dead_letter_selection()).await.unwrap();
         assert_eq!(clean().await, [named(&other)], "{tracking:?}");
     }
 }
@@ -359,13 +359,13 @@ pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
     assert_eq!(deleted, [named(&cancelled), named(&dead)]);
     let left = scene.store.subscriptions(&scene.topic).await.unwrap();
     assert_eq!(left.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["paused", "workers"]);
-    assert_eq!(dead.pulse("a").await, Signal::Gone);
+    assert_eq!(dead.heartbeat("a").await, Signal::Gone);
     assert_eq!(scene.store.clean_subscriptions(older_than).await.unwrap().deleted, []);
 }
 
 /// While the database is unreachable no heartbeat is stored and no detection runs. Afterwards all groups send
 /// heartbeats again, and none is dead.
-pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
+pub async fn a_database_outage_kills_no_group(case: &Case) {
     for (outage, name) in [(Duration::from_secs(120), "two minutes"), (HOUR, "an hour")] {
         let settings = TopicSettings { semantics: Semantics::PubSub, ..TopicSettings::default() };
         let first = Scene::new(case.open().await, name, settings).await;
@@ -377,7 +377,7 @@ pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
         let heartbeat_all = async || {
             let mut answers = Vec::new();
             for one in &groups {
-                answers.push(one.pulse("a").await);
+                answers.push(one.heartbeat("a").await);
             }
             answers
         };

@@ -85,7 +85,7 @@ pub async fn a_shorter_dedup_window_keeps_known_keys(case: &Case) {
 }
 
 /// Maintenance removes keys whose window is over, and only those.
-pub async fn upkeep_forgets_old_keys(case: &Case) {
+pub async fn maintenance_forgets_old_keys(case: &Case) {
     let scene =
         case.scene(TopicSettings { dedup_window: Duration::from_secs(60), ..TopicSettings::default() }).await;
     publish_one(&scene, keyed("a", "1")).await;

@@ -14,7 +14,7 @@ fn after_ms(case: &Case, text: &str, ms: u64) -> NewMessage {
 }
 
 /// A delayed message is delivered not a millisecond early, and once.
-pub async fn a_delayed_message_comes_at_its_time_and_once(case: &Case) {
+pub async fn a_delayed_message_is_delivered_at_its_time_and_once(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.subscribe("other", Start::Beginning).await;
     let message = after_ms(case, "later", 5_000).key("k").header("h", "v");
@@ -37,7 +37,7 @@ pub async fn a_delayed_message_comes_at_its_time_and_once(case: &Case) {
 }
 
 /// Delayed messages are delivered by their time, and among equal times in the order published.
-pub async fn delayed_messages_come_in_order(case: &Case) {
+pub async fn delayed_messages_are_delivered_in_order(case: &Case) {
     let scene = case.queue().await;
     let first = [after_ms(case, "c", 3_000), after_ms(case, "a", 1_000), after_ms(case, "b1", 2_000)];
     let second = [after_ms(case, "b2", 2_000), NewMessage::new("now"), after_ms(case, "b3", 2_000)];
@@ -63,7 +63,7 @@ pub async fn a_time_in_the_past_is_no_delay(case: &Case) {
 }
 
 /// More messages are due at once than one promotion step takes: none is lost.
-pub async fn a_flood_of_due_messages_all_comes(case: &Case) {
+pub async fn a_flood_of_due_messages_is_delivered(case: &Case) {
     let scene = case.queue().await;
     let count = usize::try_from(PROMOTE_MESSAGES_MAX).unwrap() * 2 + 5;
     let batch: Vec<_> = (0..count).map(|n| after_ms(case, &n.to_string(), 1_000)).collect();
@@ -76,7 +76,7 @@ pub async fn a_flood_of_due_messages_all_comes(case: &Case) {
 }
 
 /// Maintenance promotes too, and returns how many.
-pub async fn upkeep_promotes_what_is_due(case: &Case) {
+pub async fn maintenance_promotes_what_is_due(case: &Case) {
     let scene = case.queue().await;
     let batch = [after_ms(case, "a", 1_000), after_ms(case, "b", 1_000), after_ms(case, "c", 9_000)];
     scene.store.publish(&scene.topic, &batch).await.unwrap();
@@ -111,7 +111,7 @@ pub async fn a_delay_works_in_the_callers_transaction(case: &Case) {
 }
 
 /// The nearest of a retry, a deadline and a delivery time is returned; none when only a publish can bring a message.
-pub async fn recheck_after_tells_the_nearest_time(case: &Case) {
+pub async fn recheck_after_is_the_nearest_time(case: &Case) {
     let scene =
         case.scene(TopicSettings { lease: Duration::from_secs(20), ..TopicSettings::default() }).await;
     let recheck_ms = async || scene.claimed("a", 10).await.recheck_after.map(|time| time.as_millis());

@@ -67,7 +67,7 @@ pub async fn a_lease_of_zero_is_never_reassigned(case: &Case) {
 }
 
 /// The halves are handed out separately, each to another owner; the second half need not wait for the first.
-pub async fn an_expired_range_comes_again_in_halves(case: &Case) {
+pub async fn an_expired_range_is_redelivered_in_halves(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(8).await;
     scene.claim_one("vanishes", 8).await;
@@ -110,7 +110,7 @@ pub async fn a_suspect_is_handed_out_alone(case: &Case) {
 }
 
 /// Holding a lease of one subscription does not keep an owner from a suspect of another.
-pub async fn a_suspect_only_minds_its_own_subscription(case: &Case) {
+pub async fn a_suspect_affects_only_its_own_subscription(case: &Case) {
     let scene =
         case.scene(TopicSettings { lease: Duration::from_secs(10), ..TopicSettings::pub_sub() }).await;
     let other = scene.subscribe("other", crate::Start::Beginning).await;

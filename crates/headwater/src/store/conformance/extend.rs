@@ -101,7 +101,7 @@ pub async fn extending_by_zero_is_for_ever(case: &Case) {
 }
 
 /// After a partial settlement everything that is left of the lease is extended.
-pub async fn extend_reaches_every_part_of_a_split_lease(case: &Case) {
+pub async fn extend_reaches_every_range_of_a_split_lease(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(5).await;
     let lease = scene.claim_one("a", 5).await;

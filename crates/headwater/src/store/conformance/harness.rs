@@ -57,10 +57,10 @@ pub trait Harness: Send + Sync + 'static {
     fn worker(&self) -> Option<Command>;
 
     /// Databases and files that exist and are not a store, made for this case.
-    async fn foreign_places(&self) -> Vec<ForeignPlace>;
+    async fn foreign_databases(&self) -> Vec<ForeignDatabase>;
 
     /// The complete observable content of such a database or file, byte for byte.
-    async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8>;
+    async fn fingerprint(&self, place: &ForeignDatabase) -> Vec<u8>;
 
     /// The URL of a database that cannot be reached.
     fn unreachable_url(&self) -> String;
@@ -117,7 +117,7 @@ pub trait Harness: Send + Sync + 'static {
 
 /// A database or file that exists and is not a store.
 #[derive(Clone, Debug)]
-pub struct ForeignPlace {
+pub struct ForeignDatabase {
     /// What it is, for the message of a failing case.
     pub what: &'static str,
     /// The URL that names it.

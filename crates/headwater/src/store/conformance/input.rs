@@ -321,7 +321,7 @@ pub async fn strange_keys_are_blocked_exactly(case: &Case) {
 }
 
 /// Owner names are compared exactly: the same text in another case is another owner, which does not hold the suspect.
-pub async fn owners_are_told_apart_exactly(case: &Case) {
+pub async fn owner_names_are_compared_exactly(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
     let one = scene.claim_one("Owner", 1).await;

@@ -40,7 +40,7 @@ async fn maintain(scene: &Scene) -> CleanStep {
 
 /// The workers of a queue may be gone for any time, dead or not: what they have not done is kept, and so is what is
 /// published meanwhile.
-pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
+pub async fn a_queue_keeps_its_messages_without_workers(case: &Case) {
     for tracking in MODES {
         let settings = by_default(Semantics::Queue, tracking);
         let busy = Scene::new(case.open().await, &format!("busy-{tracking:?}"), settings.clone()).await;
@@ -68,18 +68,18 @@ pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
             assert_eq!(scene.state().await, SubscriptionState::Dead);
         }
         assert_eq!(busy.topic_status().await.watermark.0, 1, "the watermark waits for the dead group");
-        assert_eq!(busy.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
+        assert_eq!(busy.heartbeat("a").await, Signal::Resurrected(MissedMessages::default()));
         let mut got = busy.reads().await;
         got.sort_unstable();
         assert_eq!(got, [2, 3, 4, 5], "{tracking:?}");
-        assert_eq!(idle.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
+        assert_eq!(idle.heartbeat("a").await, Signal::Resurrected(MissedMessages::default()));
         assert_eq!(idle.reads().await, [2, 3], "{tracking:?}");
         // Messages that the group has done are removed as usual.
         for scene in [&busy, &idle] {
             assert_eq!(scene.status().await.missed, MissedMessages::default());
             maintain(scene).await;
             case.pass(DAY * 2).await;
-            scene.pulse("a").await;
+            scene.heartbeat("a").await;
             scene.clean_all().await;
             assert_eq!(scene.stored().await, [] as [i64; 0], "{tracking:?}");
         }
@@ -88,7 +88,7 @@ pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
 
 /// A dead group of a fan-out topic keeps no messages that others have done, beyond the documented time; what it loses
 /// is counted, logged and shown.
-pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
+pub async fn messages_missed_by_a_dead_group_are_counted_and_logged(case: &Case) {
     for tracking in MODES {
         let name = format!("dead-{}", Uuid::now_v7());
         let other =
@@ -107,11 +107,11 @@ pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
         assert_eq!((step.removed, step.missed), (4, vec![(group(&name), missed(3, 2, 4))]), "{tracking:?}");
         let status = dead.status().await;
         assert_eq!(status.missed, missed(3, 2, 4));
-        assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
+        assert!(status.health_issues(case.now()).contains(&crate::store::HealthIssue::Missed));
         let lines = log_capture::lines_with(&name);
         let parts = ["WARN", "messages removed unread", tracking.as_str(), "messages=3", "first=2", "last=4"];
         assert!(lines.len() == 1 && parts.iter().all(|part| lines[0].contains(part)), "{lines:?}");
-        assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
+        assert_eq!(dead.heartbeat("a").await, Signal::Resurrected(missed(3, 2, 4)));
     }
 }
 
@@ -145,7 +145,7 @@ pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
         case.pass(DAY).await;
         let step = scene.clean_all().await;
         assert_eq!(step.missed, [(group("workers"), missed(3, 3, 5))], "by max_retention, {tracking:?}");
-        assert_eq!(scene.pulse("a").await, Signal::Resurrected(missed(6, 3, 8)));
+        assert_eq!(scene.heartbeat("a").await, Signal::Resurrected(missed(6, 3, 8)));
         assert_eq!(scene.publish(1).await, [9]);
         assert_eq!(scene.reads().await, [9]);
     }
@@ -295,7 +295,7 @@ pub async fn unread_messages_age_as_maintenance_runs(case: &Case) {
 }
 
 /// A queue that becomes a fan-out topic no longer waits for its dead group, and the other way round.
-pub async fn a_change_of_semantics_changes_who_counts(case: &Case) {
+pub async fn a_change_of_semantics_changes_which_groups_count(case: &Case) {
     for tracking in MODES {
         let queue = TopicSettings { semantics: Semantics::Queue, tracking, ..lively() };
         let pub_sub = TopicSettings { semantics: Semantics::PubSub, ..queue.clone() };
@@ -321,7 +321,7 @@ pub async fn a_change_of_semantics_changes_who_counts(case: &Case) {
         assert_eq!(scene.topic_status().await.watermark.0, 0, "{tracking:?}");
         scene.publish(1).await;
         assert_eq!(scene.clean_all().await.removed, 0);
-        assert_eq!(scene.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
+        assert_eq!(scene.heartbeat("a").await, Signal::Resurrected(MissedMessages::default()));
         assert_eq!(scene.reads().await, [1, 2, 3, 4], "{tracking:?}");
         assert_eq!(scene.clean_all().await.removed, 4, "{tracking:?}");
     }

@@ -41,7 +41,7 @@ pub(super) fn counted() -> TopicSettings {
 }
 
 /// The content of a completion record, with its groups sorted: required, completed, and whether it is done.
-pub(super) fn told(record: &Record) -> (Vec<&str>, Vec<&str>, bool) {
+pub(super) fn groups_of(record: &Record) -> (Vec<&str>, Vec<&str>, bool) {
     let mut required: Vec<_> = record.required.iter().map(GroupName::as_str).collect();
     let mut completed: Vec<_> = record.completed.iter().map(GroupName::as_str).collect();
     required.sort_unstable();
@@ -76,12 +76,12 @@ impl Scene {
     }
 
     /// Sends a heartbeat of a process of the group.
-    pub(super) async fn pulse(&self, owner_name: &str) -> Signal {
-        self.pulse_with(owner_name, Activity::default()).await
+    pub(super) async fn heartbeat(&self, owner_name: &str) -> Signal {
+        self.heartbeat_with(owner_name, Activity::default()).await
     }
 
     /// Sends a heartbeat of a process of the group, with its activity.
-    pub(super) async fn pulse_with(&self, owner_name: &str, activity: Activity) -> Signal {
+    pub(super) async fn heartbeat_with(&self, owner_name: &str, activity: Activity) -> Signal {
         let served = [Served { subscription_id: self.subscription.subscription_id, activity }];
         let answer = self.store.heartbeat(&owner(owner_name), None, &served).await;
         let mut signals = answer.expect("the heartbeat is answered").signals;
@@ -97,7 +97,7 @@ impl Scene {
     /// Lets the group die: it sends a heartbeat, the detection runs, and then it is silent for a moment too long.
     /// Groups that never sent a heartbeat stay alive.
     pub(super) async fn let_die(&self, case: &Case) {
-        assert_eq!(self.pulse("dying").await, Signal::Active, "only an active group dies");
+        assert_eq!(self.heartbeat("dying").await, Signal::Active, "only an active group dies");
         self.detect().await;
         case.advance(self.subscription.topic.settings.heartbeat_timeout + MOMENT);
         let died = self.detect().await.died;

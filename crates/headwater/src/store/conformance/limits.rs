@@ -47,7 +47,7 @@ async fn ack_all(scene: &Scene, leases: &[Lease]) {
 }
 
 /// The limit holds over two owners and several leases; every settled message makes space for one.
-pub async fn no_more_than_so_many_are_in_flight(case: &Case) {
+pub async fn no_more_than_the_limit_is_in_flight(case: &Case) {
     let scene = case.queue().await;
     let other = scene.through(&case.open().await);
     scene.publish(20).await;
@@ -99,11 +99,11 @@ pub async fn what_a_dead_owner_held_is_not_in_flight(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     let limits = in_flight(1);
-    scene.beat("dies", 1_000).await;
+    scene.heartbeat_judging("dies", 1_000).await;
     assert_eq!(offsets(&scene.claimed_within("dies", 10, limits).await), [1]);
     case.advance_ms(1_001);
     held_back(&scene, "lives", limits).await;
-    assert_eq!(scene.beat("lives", 1_000).await, 1);
+    assert_eq!(scene.heartbeat_judging("lives", 1_000).await, 1);
     assert_eq!(offsets(&scene.claimed_within("lives", 10, limits).await), [1]);
     held_back(&scene, "other", limits).await;
 }
@@ -205,7 +205,7 @@ pub async fn in_flight_counts_each_key_of_a_lane(case: &Case) {
 }
 
 /// The burst is handed out at once, and then one message per interval, to the millisecond.
-pub async fn a_burst_and_then_the_pace(case: &Case) {
+pub async fn a_burst_is_handed_out_then_the_rate_applies(case: &Case) {
     let scene = case.scene(for_ever()).await;
     scene.publish(100).await;
     let limits = rate(10.0, 5);

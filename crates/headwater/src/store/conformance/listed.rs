@@ -12,7 +12,7 @@ fn every_case_is_listed() {
     .concat();
     let files = [
         include_str!("backfill.rs"),
-        include_str!("beat.rs"),
+        include_str!("group_heartbeat.rs"),
         include_str!("bury.rs"),
         include_str!("claim.rs"),
         include_str!("clock.rs"),
@@ -29,7 +29,7 @@ fn every_case_is_listed() {
         include_str!("order.rs"),
         include_str!("outstanding.rs"),
         include_str!("pitfalls.rs"),
-        include_str!("place.rs"),
+        include_str!("availability.rs"),
         include_str!("postgres_life.rs"),
         include_str!("postgres_order.rs"),
         include_str!("postgres_start.rs"),
@@ -48,7 +48,7 @@ fn every_case_is_listed() {
         include_str!("subscribe.rs"),
         include_str!("tracking.rs"),
         include_str!("transaction.rs"),
-        include_str!("upkeep.rs"),
+        include_str!("maintenance.rs"),
         include_str!("wake.rs"),
     ];
     let mut cases = 0;

@@ -55,7 +55,7 @@ async fn consume(
 }
 
 /// Lanes divide the log: every message has one lane, and a lane has one owner at a time.
-pub async fn lanes_have_one_holder_each(case: &Case) {
+pub async fn lanes_have_one_owner_each(case: &Case) {
     let scene = case.scene(ordered(4)).await;
     let messages: Vec<_> = (0..100).map(|n| keyed(&format!("key-{}", n % 20), &n.to_string())).collect();
     scene.publish_all(&messages).await;
@@ -92,7 +92,7 @@ pub async fn lanes_have_one_holder_each(case: &Case) {
 }
 
 /// The next owner gets a lane when the first is done, and continues after it.
-pub async fn a_lane_goes_on_with_its_next_holder(case: &Case) {
+pub async fn a_lane_continues_with_its_next_owner(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let messages: Vec<_> = (0..10).map(|n| keyed("k", &n.to_string())).collect();
     scene.publish_all(&messages).await;
@@ -109,7 +109,7 @@ pub async fn a_lane_goes_on_with_its_next_holder(case: &Case) {
 }
 
 /// A failed key waits for its retry, later messages of the key are parked, and the other keys of the lane continue.
-pub async fn a_blocked_key_parks_and_others_go_on(case: &Case) {
+pub async fn a_blocked_key_parks_and_others_continue(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let first = [keyed("a", "a1"), keyed("b", "b1"), keyed("a", "a2"), keyed("b", "b2")];
     scene.publish_all(&first).await;
@@ -182,7 +182,7 @@ pub async fn burying_unblocks_the_key(case: &Case) {
 }
 
 /// The lane of an owner that disappeared moves to another, in halves, and keeps its order.
-pub async fn a_lane_moves_on_when_its_holder_vanishes(case: &Case) {
+pub async fn a_lane_is_reassigned_when_its_owner_disappears(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let messages: Vec<_> = (1..=8).map(|n| keyed("k", &n.to_string())).collect();
     scene.publish_all(&messages).await;
@@ -198,7 +198,7 @@ pub async fn a_lane_moves_on_when_its_holder_vanishes(case: &Case) {
 }
 
 /// Messages without a key have no order; they spread over the lanes, and each is delivered once.
-pub async fn messages_without_a_key_come_once(case: &Case) {
+pub async fn messages_without_a_key_are_delivered_once(case: &Case) {
     let scene = case.scene(ordered(3)).await;
     scene.publish(60).await;
     let mut handled = HashSet::new();
@@ -214,7 +214,7 @@ pub async fn messages_without_a_key_come_once(case: &Case) {
 
 /// A lane with its maximum of parked messages takes no new ones until its key continues; then all are delivered in
 /// order.
-pub async fn a_lane_parks_only_so_many(case: &Case) {
+pub async fn a_lane_limits_its_parked_messages(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let limit = u64::try_from(PARKED_PER_LANE_MAX).unwrap();
     let count = limit + 600;
@@ -226,12 +226,15 @@ pub async fn a_lane_parks_only_so_many(case: &Case) {
     assert!(status.waiting >= limit, "{} waiting", status.waiting);
     assert!(status.waiting < limit + 200, "{} waiting; the lane continued too long", status.waiting);
     assert!(u64::try_from(status.next.0).unwrap() < limit + 200);
-    assert_eq!((status.lanes_full, status.ailments(case.now())), (1, vec![crate::store::Ailment::LaneFull]));
+    assert_eq!(
+        (status.lanes_full, status.health_issues(case.now())),
+        (1, vec![crate::store::HealthIssue::LaneFull])
+    );
     case.advance_ms(1_000);
     let handled = consume(&scene, &mut consumer, 100, &[]).await;
     assert!(handled.iter().map(|n| n.parse::<u64>().unwrap()).eq(1..=count), "all, in order");
     let status = scene.status().await;
-    assert_eq!((status.lanes_full, status.ailments(case.now())), (0, vec![]));
+    assert_eq!((status.lanes_full, status.health_issues(case.now())), (0, vec![]));
 }
 
 /// Several members, failures, crashes and lost leases in random interleavings: order per key holds.

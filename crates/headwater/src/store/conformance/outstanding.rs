@@ -106,7 +106,7 @@ pub async fn a_parked_message_shows_its_key(case: &Case) {
 }
 
 /// A lease past its deadline is listed as waiting; the counts of the subscription agree. Once claimed, it is suspect.
-pub async fn a_lease_that_ran_out_waits_and_shows_its_owner(case: &Case) {
+pub async fn an_expired_lease_waits_and_shows_its_owner(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     let lease = scene.claim_one("gone", 1).await;
@@ -125,7 +125,7 @@ pub async fn a_lease_that_ran_out_waits_and_shows_its_owner(case: &Case) {
 }
 
 /// A released range has no owner, is due at once, and counts no attempt.
-pub async fn what_was_released_waits_for_nobody(case: &Case) {
+pub async fn a_released_range_has_no_owner(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;

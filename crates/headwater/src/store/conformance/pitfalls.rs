@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::case::{Case, Scene, failed, group, offsets_of, owner};
-use super::life::{HOUR, INTERVAL, MOMENT, TIMEOUT, counted, lively, told};
+use super::life::{HOUR, INTERVAL, MOMENT, TIMEOUT, counted, groups_of, lively};
 use crate::error::ErrorKind;
 use crate::settle::Settlement;
 use crate::store::{Signal, TrackStep};
@@ -12,11 +12,11 @@ use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 
 /// A message that is published while the detector runs never waits for the group that dies in that moment.
-pub async fn pitfall_1_a_message_published_during_dead_detection_never_waits_for_the_dead(case: &Case) {
+pub async fn pitfall_1_a_message_published_during_dead_detection_never_waits_for_a_dead_group(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;
     for round in 0..5 {
-        dies.pulse("a").await;
+        dies.heartbeat("a").await;
         scene.detect().await;
         case.advance(TIMEOUT + MOMENT);
         let publishers: Vec<_> = (0..3)
@@ -36,13 +36,13 @@ pub async fn pitfall_1_a_message_published_during_dead_detection_never_waits_for
         }
         scene.track_all().await;
         for record in scene.records().await.iter().filter(|record| record.completed_at.is_none()) {
-            assert_eq!(told(record).0, ["workers"], "round {round}: {record:?}");
+            assert_eq!(groups_of(record).0, ["workers"], "round {round}: {record:?}");
         }
         scene.drain_until("reader", 30).await;
         scene.track_all().await;
         let waiting = scene.records().await.into_iter().filter(|record| record.completed_at.is_none());
         assert_eq!(waiting.count(), 0, "round {round}");
-        assert!(matches!(dies.pulse("a").await, Signal::Resurrected(_)));
+        assert!(matches!(dies.heartbeat("a").await, Signal::Resurrected(_)));
         assert_eq!(dies.drain_until("reader", 30).await.len(), 30, "the group gets them after it is back");
     }
 }
@@ -53,7 +53,7 @@ pub async fn pitfall_2_a_flapping_group_is_flagged_though_it_never_dies(case: &C
     scene.publish(10).await;
     for pod in 0..20 {
         let restarted = scene.subscribe("workers", Start::Beginning).await;
-        assert_eq!(restarted.pulse(&format!("pod-{pod}")).await, Signal::Active);
+        assert_eq!(restarted.heartbeat(&format!("pod-{pod}")).await, Signal::Active);
         restarted.claim(&format!("pod-{pod}"), 1).await;
         assert_eq!(scene.detect().await.died, [], "its timeout never sees it");
         if pod < 19 {
@@ -67,7 +67,7 @@ pub async fn pitfall_2_a_flapping_group_is_flagged_though_it_never_dies(case: &C
 
 /// A process that is disconnected for longer than its timeout is declared dead and comes back with its next heartbeat.
 /// What it settles under leases that are still valid counts.
-pub async fn pitfall_3_a_partitioned_process_comes_back_where_it_was(case: &Case) {
+pub async fn pitfall_3_a_partitioned_process_resumes_at_its_cursor(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
     scene.publish(6).await;
@@ -75,7 +75,7 @@ pub async fn pitfall_3_a_partitioned_process_comes_back_where_it_was(case: &Case
     scene.let_die(case).await;
     other.ack_next(6).await;
     let before = scene.status().await.next;
-    assert_eq!(scene.pulse("cut off").await, Signal::Resurrected(MissedMessages::default()));
+    assert_eq!(scene.heartbeat("cut off").await, Signal::Resurrected(MissedMessages::default()));
     scene.ack(&done_meanwhile).await;
     assert_eq!(scene.status().await.next, before);
     assert_eq!(scene.reads().await, [4, 5, 6], "no message is redelivered and none is left out");
@@ -84,13 +84,13 @@ pub async fn pitfall_3_a_partitioned_process_comes_back_where_it_was(case: &Case
 }
 
 /// Only the database's clock is read: five minutes off in either direction, no group that sends heartbeats dies.
-pub async fn pitfall_4_clock_skew_kills_nobody(case: &Case) {
+pub async fn pitfall_4_clock_skew_kills_no_group(case: &Case) {
     let scene = case.pub_sub().await;
     let minute = Duration::from_secs(60);
     let minutes_pass = async |count: u32| {
         for _ in 0..count {
             assert_eq!(scene.detect().await.died, []);
-            assert_eq!(scene.pulse("a").await, Signal::Active);
+            assert_eq!(scene.heartbeat("a").await, Signal::Active);
             case.advance(minute);
         }
     };
@@ -150,9 +150,9 @@ pub async fn pitfall_6_messages_in_flight_when_a_group_dies_are_done_once(case: 
     scene.ack(&finished).await;
     scene.track_all().await;
     assert_eq!(scene.records().await, completed, "a late ack changes no completed record");
-    scene.pulse("c").await;
+    scene.heartbeat("c").await;
     case.advance(HOUR / 2);
-    scene.pulse("c").await;
+    scene.heartbeat("c").await;
     let mut again = scene.reads().await;
     again.sort_unstable();
     assert_eq!(again, [4, 5, 6], "only what was not settled is redelivered");
@@ -175,7 +175,7 @@ pub async fn pitfall_7_a_thundering_herd_is_one_resurrection(case: &Case) {
             let scene = stores[n % 2].clone();
             tokio::spawn(async move {
                 let name = format!("instance-{n}");
-                let signal = scene.pulse(&name).await;
+                let signal = scene.heartbeat(&name).await;
                 scene.subscribe("workers", Start::Beginning).await;
                 let mut got = Vec::new();
                 for lease in scene.claim(&name, 6).await {
@@ -207,18 +207,18 @@ pub async fn pitfall_7_a_thundering_herd_is_one_resurrection(case: &Case) {
 
 /// A group that is cancelled and deleted while its consumers run leaves nothing behind: heartbeats report it to the
 /// consumers, their leases are lost, and no message waits for the group.
-pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case) {
+pub async fn pitfall_8_a_group_deleted_in_flight_stops_its_consumers(case: &Case) {
     let scene = case.scene(counted()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
     scene.publish(5).await;
     scene.track_all().await;
     let lease = scene.claim_one("running", 2).await;
     scene.cancel().await;
-    assert_eq!(scene.pulse("running").await, Signal::Cancelled);
+    assert_eq!(scene.heartbeat("running").await, Signal::Cancelled);
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     scene.track_all().await;
     scene.store.remove(&scene.topic, &group("workers")).await.unwrap();
-    assert_eq!(scene.pulse("running").await, Signal::Gone);
+    assert_eq!(scene.heartbeat("running").await, Signal::Gone);
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     let request = crate::store::ClaimRequest { owner: owner("running"), wants: vec![scene.want(5)] };
     failed(scene.store.claim(&request).await, ErrorKind::NoSuchSubscription);
@@ -238,7 +238,7 @@ pub async fn pitfall_9_heartbeats_do_not_exhaust_the_connections(case: &Case) {
         let heartbeats: Vec<_> = (0..200)
             .map(|n| {
                 let scene = scene.clone();
-                tokio::spawn(async move { scene.pulse(&format!("process-{n}")).await })
+                tokio::spawn(async move { scene.heartbeat(&format!("process-{n}")).await })
             })
             .collect();
         for heartbeat in heartbeats {
@@ -255,12 +255,12 @@ pub async fn pitfall_9_heartbeats_do_not_exhaust_the_connections(case: &Case) {
 /// the newest counts.
 pub async fn concern_1_heartbeats_of_one_group_do_not_queue_on_its_row(case: &Case) {
     let scene = case.scene(lively()).await;
-    scene.pulse("first").await;
+    scene.heartbeat("first").await;
     case.advance(INTERVAL / 4 - MOMENT);
     let heartbeats: Vec<_> = (0..100)
         .map(|n| {
             let scene = scene.clone();
-            tokio::spawn(async move { scene.pulse(&format!("process-{n}")).await })
+            tokio::spawn(async move { scene.heartbeat(&format!("process-{n}")).await })
         })
         .collect();
     for heartbeat in heartbeats {
@@ -277,9 +277,9 @@ const STAMPED: (&str, &str) = (
 );
 
 const RECORDS: (&str, &str) =
-    ("SELECT count(*) FROM headwater_record", "SELECT count(*) FROM {schema}.record");
+    ("SELECT count(*) FROM headwater_completion_record", "SELECT count(*) FROM {schema}.completion_record");
 const RANGES: (&str, &str) =
-    ("SELECT count(*) FROM headwater_range", "SELECT count(*) FROM {schema}.outstanding");
+    ("SELECT count(*) FROM headwater_outstanding", "SELECT count(*) FROM {schema}.outstanding");
 
 /// Publishing counts and writes nothing per group, however many groups there are: completion records are made later.
 pub async fn concern_2_publishing_costs_the_same_with_many_groups(case: &Case) {
@@ -298,7 +298,7 @@ pub async fn concern_2_publishing_costs_the_same_with_many_groups(case: &Case) {
 }
 
 /// A claim reads cursors and outstanding ranges, not what was done: completed messages leave no rows.
-pub async fn concern_3_what_was_done_is_not_in_the_way_of_claims(case: &Case) {
+pub async fn concern_3_completed_messages_do_not_slow_claims(case: &Case) {
     let scene = case.scene(lively()).await;
     let mut groups = vec![scene.clone()];
     for n in 0..20 {
@@ -335,7 +335,7 @@ pub async fn concern_4_completing_writes_a_record_once_for_all_groups(case: &Cas
 }
 
 /// However much there is to remove, a step removes no more than its limit and begins where the last step ended.
-pub async fn concern_5_cleanup_of_much_goes_in_even_steps(case: &Case) {
+pub async fn concern_5_a_large_cleanup_runs_in_even_steps(case: &Case) {
     let scene = case.scene(lively()).await;
     let slow = scene.subscribe("slow", Start::Beginning).await;
     scene.publish(3_000).await;

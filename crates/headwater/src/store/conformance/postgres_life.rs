@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
-use super::life::{HOUR, INTERVAL, TIMEOUT, lively, told};
+use super::life::{HOUR, INTERVAL, TIMEOUT, groups_of, lively};
 use super::sessions::{Session, gaps_close, nothing_comes, numbers, numbers_until};
 use crate::store::Signal;
 use crate::subscription::{MissedMessages, Start};
@@ -84,7 +84,7 @@ pub async fn a_late_message_gets_its_record(case: &Case) {
     gaps_close(&scene).await;
     scene.track_all().await;
     let record = scene.record(late).await;
-    assert_eq!(told(&record), (vec!["workers"], vec!["workers"], true));
+    assert_eq!(groups_of(&record), (vec!["workers"], vec!["workers"], true));
 }
 
 /// A group dies, is cancelled or comes back while publishers hold transactions open: what commits later is for the
@@ -109,7 +109,7 @@ pub async fn a_group_that_dies_under_open_transactions_misses_nothing(case: &Cas
         open.publish_number(name, 3).await;
         open.commit().await;
         scene.drain_until("reader", 2).await;
-        assert!(matches!(dies.pulse("a").await, Signal::Resurrected(_)));
+        assert!(matches!(dies.heartbeat("a").await, Signal::Resurrected(_)));
         let mut got = numbers(&dies.drain_until("reader", 3).await);
         got.sort_unstable();
         assert_eq!(got, [1, 2, 3], "{tracking:?}");
@@ -149,14 +149,14 @@ pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
 /// While another transaction holds the lock of the group's row, a heartbeat is answered at once.
 pub async fn a_heartbeat_does_not_wait_for_a_locked_row(case: &Case) {
     let scene = case.scene(lively()).await;
-    assert_eq!(scene.pulse("a").await, Signal::Active);
+    assert_eq!(scene.heartbeat("a").await, Signal::Active);
     case.advance(INTERVAL);
     let session = Session::open(case).await;
     session.begin().await;
     session.run("SELECT FROM {schema}.subscription FOR NO KEY UPDATE").await;
     let started = Instant::now();
     for n in 0..20 {
-        assert_eq!(scene.pulse(&format!("process-{n}")).await, Signal::Active);
+        assert_eq!(scene.heartbeat(&format!("process-{n}")).await, Signal::Active);
     }
     assert!(started.elapsed() < MARGIN, "the heartbeats waited {:?}", started.elapsed());
     session.rollback().await;
@@ -179,7 +179,7 @@ pub async fn heartbeats_have_connections_of_their_own(case: &Case) {
     while case.harness().number("", waiting).await < 2 && Instant::now() < until {
         pause().await;
     }
-    let heartbeat = tokio::time::timeout(MARGIN, scene.pulse("a")).await;
+    let heartbeat = tokio::time::timeout(MARGIN, scene.heartbeat("a")).await;
     assert_eq!(heartbeat.expect("the heartbeat does not wait for the blocked calls"), Signal::Active);
     drop(lock);
     for one in blocked {
@@ -364,12 +364,12 @@ pub async fn a_locked_table_is_left_for_later(case: &Case) {
 /// groups.
 pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
     let scene = case.scene(lively()).await;
-    scene.pulse("a").await;
+    scene.heartbeat("a").await;
     scene.detect().await;
     case.advance(TIMEOUT + Duration::from_millis(1));
     let session = Session::open(case).await;
     session.begin().await;
-    session.run("SELECT FROM {schema}.extent FOR UPDATE").await;
+    session.run("SELECT FROM {schema}.topic_range FOR UPDATE").await;
     let detector = {
         let scene = scene.clone();
         tokio::spawn(async move { scene.store.detect_dead().await })
@@ -395,6 +395,6 @@ pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
         assert!(Instant::now() < until, "it never died: {found:?}");
         pause().await;
     }
-    assert!(matches!(scene.pulse("a").await, Signal::Resurrected(_)));
+    assert!(matches!(scene.heartbeat("a").await, Signal::Resurrected(_)));
     assert!(scene.store.elect(&owner("a"), TIMEOUT).await.unwrap());
 }

@@ -195,7 +195,7 @@ pub async fn several_processes_share_one_store(case: &Case) {
 
 /// A publisher is killed while it publishes: what was acknowledged is stored, and batches are stored whole or not at
 /// all.
-pub async fn what_a_killed_process_published_is_there(case: &Case) {
+pub async fn what_a_killed_process_published_is_stored(case: &Case) {
     let scene = real_scene(case, TopicSettings::default()).await;
     for _ in 0..3 {
         let Some(mut child) = spawn(case, "publish", 1_000_000) else {
@@ -255,7 +255,7 @@ pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
 }
 
 /// A consumer is killed while it holds a lease: when the lease expires, another process continues.
-pub async fn a_killed_consumers_lease_moves_on(case: &Case) {
+pub async fn a_killed_consumers_lease_is_reassigned(case: &Case) {
     let settings = TopicSettings { lease: Duration::from_millis(1_500), ..TopicSettings::default() };
     let scene = real_scene(case, settings).await;
     scene.publish(1).await;

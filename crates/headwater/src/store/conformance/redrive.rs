@@ -32,7 +32,7 @@ async fn redrive(scene: &Scene, selection: &DeadLetterSelection) -> (u64, u64) {
 }
 
 /// A redriven message is delivered as if for the first time: no attempts, not suspect, no dead letter left.
-pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
+pub async fn a_redriven_message_is_delivered_as_new(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     // Their worker disappeared, so the rest of the lease is suspect and has an attempt.
@@ -45,7 +45,7 @@ pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
     let letter = scene.dead_letters().await.remove(0);
     assert_eq!((letter.offset.0, letter.attempts), (3, 2));
 
-    assert_eq!(redrive(&scene, &scene.letters()).await, (1, 0));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (1, 0));
     assert_eq!(scene.dead_letters().await, []);
     let status = scene.status().await;
     assert_eq!((status.waiting, status.dead_letters), (1, 0));
@@ -65,11 +65,16 @@ pub async fn a_redrive_reaches_its_own_subscription_only(case: &Case) {
     gave_up.publish(2).await;
     bury_all(&gave_up, "x").await;
     other.drain("b").await;
-    assert_eq!(redrive(&other, &other.letters()).await, (0, 0), "the group has no dead letters of its own");
-    let foreign = other.letters().ids(gave_up.dead_letters().await.iter().map(|one| one.dead_letter_id));
+    assert_eq!(
+        redrive(&other, &other.dead_letter_selection()).await,
+        (0, 0),
+        "the group has no dead letters of its own"
+    );
+    let foreign =
+        other.dead_letter_selection().ids(gave_up.dead_letters().await.iter().map(|one| one.dead_letter_id));
     assert_eq!(redrive(&other, &foreign).await, (0, 0), "nor can it redrive another group's");
     assert_eq!(other.store.purge(&foreign).await.unwrap(), 0);
-    assert_eq!(redrive(&gave_up, &gave_up.letters()).await, (2, 0));
+    assert_eq!(redrive(&gave_up, &gave_up.dead_letter_selection()).await, (2, 0));
     other.claim_nothing("b", 10).await;
     assert_eq!(gave_up.drain("a").await.len(), 2);
 }
@@ -79,7 +84,7 @@ pub async fn redriving_twice_delivers_once(case: &Case) {
     let scene = case.queue().await;
     scene.publish(200).await;
     bury_all(&scene, "x").await;
-    let all = scene.letters();
+    let all = scene.dead_letter_selection();
     let one = all.clone().ids([scene.dead_letters().await[0].dead_letter_id]);
     assert_eq!(redrive(&scene, &one).await, (1, 0));
     assert_eq!(redrive(&scene, &one).await, (0, 0));
@@ -98,7 +103,7 @@ pub async fn redriving_twice_delivers_once(case: &Case) {
 }
 
 /// Each field of a selection narrows it, for listing, redriving and purging alike.
-pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
+pub async fn a_selection_matches_all_of_its_fields(case: &Case) {
     let scene = case.queue().await;
     let message = |key: &str, kind: &str| NewMessage::new("x").key(key).message_type(kind);
     let messages = [message("a", "paid"), message("b", "paid"), message("a", "sent"), NewMessage::new("x")];
@@ -111,7 +116,7 @@ pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
         scene.settle_each(&lease, vec![((offset, offset), bury(error))]).await.unwrap();
         case.advance_ms(10);
     }
-    let all = || scene.letters();
+    let all = || scene.dead_letter_selection();
     let listed = async |selection: DeadLetterSelection| {
         let found = scene.store.dead_letters(&selection, 100).await.unwrap();
         found.iter().map(|one| one.offset.0).collect::<Vec<_>>()
@@ -138,21 +143,21 @@ pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
 }
 
 /// A dead letter whose message was removed from the log cannot be redriven; it stays for an operator to read.
-pub async fn a_letter_whose_message_is_gone_stays(case: &Case) {
+pub async fn a_dead_letter_without_its_message_stays(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     bury_all(&scene, "x").await;
     case.harness().remove_message(2).await;
-    assert_eq!(redrive(&scene, &scene.letters()).await, (2, 1));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (2, 1));
     let left = scene.dead_letters().await;
     assert_eq!((left.len(), left[0].offset.0, &left[0].payload[..]), (1, 2, &b"2"[..]));
-    assert_eq!(redrive(&scene, &scene.letters()).await, (0, 1));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (0, 1));
     assert_eq!(scene.drain("a").await.len(), 2);
-    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
+    assert_eq!(scene.store.purge(&scene.dead_letter_selection()).await.unwrap(), 1);
 }
 
 /// There are more dead letters than one step takes, and the messages of some were removed.
-pub async fn many_letters_are_redriven_in_steps(case: &Case) {
+pub async fn many_dead_letters_are_redriven_in_steps(case: &Case) {
     let scene = case.queue().await;
     let count = usize::try_from(DEAD_LETTERS_PER_STEP).unwrap() * 2 + 100;
     scene.publish(count).await;
@@ -160,12 +165,12 @@ pub async fn many_letters_are_redriven_in_steps(case: &Case) {
     for offset in [1, 2, 700] {
         case.harness().remove_message(offset).await;
     }
-    assert_eq!(redrive(&scene, &scene.letters()).await, (count as u64 - 3, 3));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (count as u64 - 3, 3));
     assert_eq!(scene.dead_letters().await.len(), 3);
     assert_eq!(scene.drain("a").await.len(), count - 3);
     scene.publish(count).await;
     bury_all(&scene, "y").await;
-    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), count as u64 + 3);
+    assert_eq!(scene.store.purge(&scene.dead_letter_selection()).await.unwrap(), count as u64 + 3);
     assert_eq!(scene.status().await.dead_letters, 0);
 }
 
@@ -175,7 +180,7 @@ pub async fn a_redriven_message_may_be_buried_again(case: &Case) {
     scene.publish(1).await;
     bury_all(&scene, "first").await;
     let first = scene.dead_letters().await.remove(0);
-    redrive(&scene, &scene.letters()).await;
+    redrive(&scene, &scene.dead_letter_selection()).await;
     case.advance_ms(5);
     bury_all(&scene, "second").await;
     let second = scene.dead_letters().await.remove(0);
@@ -196,7 +201,7 @@ pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
         .await
         .unwrap();
     scene.publish_all(&[keyed("a3", "a")]).await;
-    assert_eq!(redrive(&scene, &scene.letters()).await, (1, 0));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (1, 0));
     case.advance(Duration::from_secs(2));
     let lease = scene.claim_one("x", 10).await;
     assert_eq!(
@@ -230,7 +235,7 @@ pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
     }
     let held = scene.claim_one("busy", 40).await;
     let buried = scene.dead_letters().await.len() as u64;
-    assert_eq!(redrive(&scene, &scene.letters()).await, (buried, 0));
+    assert_eq!(redrive(&scene, &scene.dead_letter_selection()).await, (buried, 0));
     let mut came = Vec::new();
     let mut leases = vec![held];
     while !leases.is_empty() {
@@ -251,7 +256,7 @@ pub async fn a_redrive_wakes_a_waiter(case: &Case) {
     scene.publish(1).await;
     bury_all(&scene, "x").await;
     let wake = arm(&scene).await;
-    redrive(&scene, &scene.letters()).await;
+    redrive(&scene, &scene.dead_letter_selection()).await;
     woken(&scene, wake, "1").await;
     bury_all(&scene, "x").await;
 
@@ -259,7 +264,7 @@ pub async fn a_redrive_wakes_a_waiter(case: &Case) {
     bury_all(&scene, "x").await;
     let other = scene.through(&case.open().await);
     let wake = arm(&scene).await;
-    redrive(&other, &other.letters()).await;
+    redrive(&other, &other.dead_letter_selection()).await;
     woken(&scene, wake, "1").await;
 }
 
@@ -270,12 +275,12 @@ pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
     bury_all(&scene, "x").await;
     let many = std::iter::repeat_with(Uuid::now_v7).take(DEAD_LETTER_IDS_MAX + 1);
     for (bad, field) in [
-        (scene.letters().ids(many), "ids"),
-        (scene.letters().key(""), "key"),
-        (scene.letters().key("a\0"), "key"),
-        (scene.letters().message_type("x".repeat(256)), "type"),
-        (scene.letters().error_contains("a\0b"), "error_contains"),
-        (scene.letters().error_contains(""), "error_contains"),
+        (scene.dead_letter_selection().ids(many), "ids"),
+        (scene.dead_letter_selection().key(""), "key"),
+        (scene.dead_letter_selection().key("a\0"), "key"),
+        (scene.dead_letter_selection().message_type("x".repeat(256)), "type"),
+        (scene.dead_letter_selection().error_contains("a\0b"), "error_contains"),
+        (scene.dead_letter_selection().error_contains(""), "error_contains"),
     ] {
         let errors = [
             failed(scene.store.dead_letters(&bad, 1).await, ErrorKind::InvalidInput),
@@ -291,8 +296,8 @@ pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
     assert_eq!(redrive(&scene, &none).await, (0, 0));
     assert_eq!(scene.store.purge(&none).await.unwrap(), 0);
     let (first, last) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
-    let ever = scene.letters().buried_after(first).buried_before(last);
+    let ever = scene.dead_letter_selection().buried_after(first).buried_before(last);
     assert_eq!(scene.store.dead_letters(&ever, 10).await.unwrap().len(), 1);
-    let never = scene.letters().buried_before(first);
+    let never = scene.dead_letter_selection().buried_before(first);
     assert_eq!(scene.store.dead_letters(&never, 10).await.unwrap(), []);
 }

@@ -11,8 +11,8 @@ macro_rules! conformance_reliable_cases {
             processes,
             [
                 several_processes_share_one_store,
-                what_a_killed_process_published_is_there,
-                a_killed_consumers_lease_moves_on,
+                what_a_killed_process_published_is_stored,
+                a_killed_consumers_lease_is_reassigned,
                 what_killed_processes_handled_has_its_effect_once,
             ]
         );
@@ -27,8 +27,8 @@ macro_rules! conformance_reliable_cases {
                 a_second_delivery_runs_no_effect,
                 a_lease_lost_while_handling_leaves_no_effect,
                 two_deliveries_at_once_have_one_effect,
-                a_caller_that_goes_away_leaves_nothing_open,
-                upkeep_forgets_old_entries,
+                a_cancelled_caller_leaves_no_transaction_open,
+                maintenance_forgets_old_inbox_entries,
                 strange_handler_names_are_harmless,
             ]
         );
@@ -36,12 +36,12 @@ macro_rules! conformance_reliable_cases {
             $make,
             redrive,
             [
-                a_redriven_message_comes_again_as_new,
+                a_redriven_message_is_delivered_as_new,
                 a_redrive_reaches_its_own_subscription_only,
                 redriving_twice_delivers_once,
-                a_selection_picks_what_fits_all_of_it,
-                a_letter_whose_message_is_gone_stays,
-                many_letters_are_redriven_in_steps,
+                a_selection_matches_all_of_its_fields,
+                a_dead_letter_without_its_message_stays,
+                many_dead_letters_are_redriven_in_steps,
                 a_redriven_message_may_be_buried_again,
                 a_redriven_message_keeps_the_order_of_its_key,
                 redriven_messages_go_to_their_own_lanes,
@@ -53,25 +53,25 @@ macro_rules! conformance_reliable_cases {
             $make,
             clock,
             [
-                the_living_keep_their_leases,
-                a_holder_settles_across_a_step,
-                the_dead_lose_their_leases_in_time,
+                live_owners_keep_their_leases,
+                an_owner_settles_across_a_clock_step,
+                dead_owners_lose_their_leases_in_time,
                 a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_future,
                 dedup_windows_keep_their_length,
-                retries_wait_for_as_long_as_they_were_told,
-                a_job_fires_on_after_a_clock_was_ahead,
-                delayed_messages_come_when_the_clock_shows_their_time,
-                stamps_of_the_future_count_as_made_now,
+                retries_wait_for_their_requested_delay,
+                a_job_continues_after_a_clock_was_ahead,
+                delayed_messages_are_delivered_when_the_clock_shows_their_time,
+                timestamps_of_the_future_count_as_set_now,
             ]
         );
         $crate::conformance_group!(
             $make,
             cron,
             [
-                a_job_begins_where_it_was_first_asked_for,
+                a_job_begins_where_it_was_first_read,
                 a_tick_fires_once_and_older_ones_never,
                 a_job_may_begin_with_a_tick,
-                of_many_at_once_one_fires,
+                one_of_many_concurrent_ticks_fires,
                 a_refused_message_leaves_the_job_where_it_was,
                 an_unknown_topic_is_created_by_a_tick,
                 a_tick_publishes_as_a_publish_does,

@@ -86,7 +86,7 @@ pub async fn two_stores_see_each_others_work(case: &Case) {
 }
 
 /// Offsets and tokens continue where they were, even when nothing is outstanding any more.
-pub async fn counters_go_on_after_restarts(case: &Case) {
+pub async fn counters_continue_after_restarts(case: &Case) {
     let (mut offset_before, mut token_before) = (0, LeaseToken(0));
     let scene = case.queue().await;
     scene.store.close().await.unwrap();
@@ -103,7 +103,7 @@ pub async fn counters_go_on_after_restarts(case: &Case) {
 }
 
 /// A topic that is settled to the last message accepts new ones after a restart as before.
-pub async fn a_drained_topic_goes_on_after_a_restart(case: &Case) {
+pub async fn a_drained_topic_continues_after_a_restart(case: &Case) {
     let settings = TopicSettings { lease: Duration::from_secs(10), ..TopicSettings::default() };
     let scene = case.scene(settings).await;
     scene.publish(3).await;
@@ -121,7 +121,7 @@ pub async fn a_drained_topic_goes_on_after_a_restart(case: &Case) {
 }
 
 /// Every call on a closed store fails with that reason; closing it again is fine.
-pub async fn a_closed_store_says_so(case: &Case) {
+pub async fn a_closed_store_refuses_every_call(case: &Case) {
     let scene = case.queue().await;
     let lease_of = scene.clone();
     scene.publish(1).await;

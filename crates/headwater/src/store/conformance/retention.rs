@@ -58,7 +58,7 @@ pub async fn for_ever_keeps_everything(case: &Case) {
 
 /// A message that is published while there is no group stays for `zero_subscription_retention`, for groups that
 /// subscribe in that time.
-pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
+pub async fn messages_without_subscribers_stay_for_the_minimum_retention(case: &Case) {
     let settings = TopicSettings { zero_subscription_retention: HOUR, ..lively() };
     let unread = without_groups(case, &settings).await;
     let publish = async |count: usize| {
@@ -96,7 +96,7 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
 }
 
 /// More such messages than a step reads do not delay the removal of what was published later, to a group that counts.
-pub async fn a_least_life_holds_up_no_others(case: &Case) {
+pub async fn a_minimum_retention_delays_no_other_removal(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { zero_subscription_retention: HOUR, tracking, ..lively() };
         let name = TopicName::new(tracking.as_str()).unwrap();
@@ -115,7 +115,7 @@ pub async fn a_least_life_holds_up_no_others(case: &Case) {
 }
 
 /// Every way of publishing is refused with a reason while no group counts, and nothing is written.
-pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
+pub async fn writes_are_blocked_while_no_group_counts(case: &Case) {
     let settings = TopicSettings { block_writes_on_zero_subscriptions: true, ..lively() };
     let unread = without_groups(case, &settings).await;
     let refused = async |when: &str| {
@@ -151,7 +151,7 @@ pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
     scene.let_die(case).await;
     assert_eq!(scene.clean_all().await.removed, 3);
     refused("dead").await;
-    scene.pulse("a").await;
+    scene.heartbeat("a").await;
     accepted(&scene, "resurrected").await;
     scene.cancel().await;
     refused("cancelled").await;
@@ -171,7 +171,7 @@ pub async fn a_queue_never_blocks(case: &Case) {
 
 /// `max_retention` removes messages by age whatever the groups do: to the millisecond, counted and logged. The group
 /// continues.
-pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
+pub async fn max_retention_removes_unread_messages_and_reports_them(case: &Case) {
     for tracking in MODES {
         // A name that is used once, so that its log line can be found.
         let name = format!("slow-{}", Uuid::now_v7());
@@ -196,7 +196,7 @@ pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
         assert!(expected.iter().all(|part| lines[0].contains(part)) && lines.len() == 1, "{lines:?}");
         let status = scene.status().await;
         assert_eq!((status.next.0, status.floor.0, status.lag), (6, 5, 1), "the group continues after them");
-        assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
+        assert!(status.health_issues(case.now()).contains(&crate::store::HealthIssue::Missed));
         assert_eq!(scene.reads().await, [6]);
         // A second removal adds to the count.
         scene.publish(2).await;
@@ -215,7 +215,7 @@ pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
 
 /// Messages that are leased or wait for a retry when `max_retention` removes them are missed too; the owner may still
 /// settle.
-pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
+pub async fn max_retention_removes_leased_messages(case: &Case) {
     let settings =
         TopicSettings { max_retention: Some(HOUR), message_retention: None, lease: HOUR * 5, ..lively() };
     let scene = case.scene(settings).await;
@@ -320,10 +320,10 @@ pub async fn dead_letters_survive_cleanup(case: &Case) {
     assert_eq!(scene.clean_all().await.removed, 2);
     assert_eq!(scene.dead_letters().await, buried);
     assert_eq!((buried[0].payload.as_ref(), buried[0].key.as_deref()), (&b"hopeless"[..], Some("k")));
-    let redriven = scene.store.redrive(&scene.letters()).await.unwrap();
+    let redriven = scene.store.redrive(&scene.dead_letter_selection()).await.unwrap();
     assert_eq!((redriven.redriven, redriven.gone), (0, 1));
     assert_eq!(scene.dead_letters().await, buried, "the dead letter stays");
-    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
+    assert_eq!(scene.store.purge(&scene.dead_letter_selection()).await.unwrap(), 1);
 }
 
 /// A redriven message is not done any more: it stays until it is.
@@ -337,7 +337,7 @@ pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
         scene.settle_each(&lease, parts).await.unwrap();
         assert_eq!(scene.clean_all().await.removed, 0);
         case.advance(HOUR - MOMENT);
-        assert_eq!(scene.store.redrive(&scene.letters()).await.unwrap().redriven, 1);
+        assert_eq!(scene.store.redrive(&scene.dead_letter_selection()).await.unwrap().redriven, 1);
         case.advance(MOMENT);
         scene.clean_all().await;
         assert!(scene.stored().await.contains(&2), "{tracking:?}");
@@ -405,7 +405,7 @@ pub async fn cleanup_goes_in_bounded_steps(case: &Case) {
 
 /// The ack log shows which owner acked a message and when: one entry per ack, whole or in part, removed with its
 /// message.
-pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
+pub async fn the_ack_log_shows_which_owner_acked_what(case: &Case) {
     let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
     let other = scene.subscribe("other", Start::Beginning).await;
     scene.publish(5).await;

@@ -282,7 +282,7 @@ impl<'a> Play<'a> {
         if self.members[which].state != SubscriptionState::Active {
             return;
         }
-        assert_eq!(self.members[which].scene.pulse("a").await, Signal::Active);
+        assert_eq!(self.members[which].scene.heartbeat("a").await, Signal::Active);
         self.detect().await;
         self.case.pass(TIMEOUT + MOMENT).await;
         self.detect().await;
@@ -306,7 +306,7 @@ impl<'a> Play<'a> {
             return;
         }
         match self.rng.below(3) {
-            0 => assert_eq!(member.scene.pulse("b").await, Signal::Resurrected(member.missed)),
+            0 => assert_eq!(member.scene.heartbeat("b").await, Signal::Resurrected(member.missed)),
             1 => drop(member.scene.subscribe(member.scene.subscription.group.as_str(), Start::Now).await),
             _ => {
                 let name = &member.scene.subscription.group;
@@ -328,7 +328,8 @@ impl<'a> Play<'a> {
         let member = &mut self.members[which];
         let (there, gone): (BTreeSet<i64>, BTreeSet<i64>) =
             member.letters.iter().partition(|offset| self.stored.contains_key(offset));
-        let redriven = member.scene.store.redrive(&member.scene.letters()).await.expect("redriven");
+        let redriven =
+            member.scene.store.redrive(&member.scene.dead_letter_selection()).await.expect("redriven");
         assert_eq!((redriven.redriven, redriven.gone), (there.len() as u64, gone.len() as u64));
         member.pending.extend(there);
         member.letters = gone;
@@ -340,7 +341,7 @@ impl<'a> Play<'a> {
             Offset(i64::try_from(self.rng.below(u64::try_from(self.last).unwrap_or(0) + 1)).expect("small"));
         let member = &mut self.members[which];
         // A message that is both replayed and redriven has a separate case.
-        member.scene.store.purge(&member.scene.letters()).await.expect("purged");
+        member.scene.store.purge(&member.scene.dead_letter_selection()).await.expect("purged");
         member.letters.clear();
         let (store, topic) = (&member.scene.store, &member.scene.topic);
         let moved = store.seek(topic, &member.scene.subscription.group, Start::Offset(to), false).await;

@@ -8,13 +8,13 @@ pub fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
     if let Some(seed) = number("HEADWATER_SEED") {
         return vec![seed];
     }
-    let count = seeds_asked_for().unwrap_or(count);
+    let count = seeds_requested().unwrap_or(count);
     let others = (1..=count).filter(|seed| !regressions.contains(seed));
     regressions.iter().copied().chain(others).collect()
 }
 
 /// How many seeds the environment requests.
-pub(super) fn seeds_asked_for() -> Option<u64> {
+pub(super) fn seeds_requested() -> Option<u64> {
     number("HEADWATER_SEEDS")
 }
 

@@ -38,7 +38,7 @@ async fn ten_messages(case: &Case) -> Scene {
 
 /// For every kind of target, the dry run returns exactly what the real seek does and changes nothing. Afterwards the
 /// group gets exactly the messages from its new cursor on.
-pub async fn a_cursor_is_moved_to_every_kind_of_place(case: &Case) {
+pub async fn a_cursor_is_moved_to_every_kind_of_start(case: &Case) {
     let began = case.now();
     let scene = ten_messages(case).await;
     let at = |ms| Start::Timestamp(began + Duration::from_millis(ms));
@@ -73,7 +73,7 @@ pub async fn a_cursor_is_moved_to_every_kind_of_place(case: &Case) {
 
 /// A seek clears what is outstanding: leases are lost at once, retries are dropped, dead letters stay. Each message
 /// is counted as replayed or skipped.
-pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
+pub async fn seeking_clears_what_is_outstanding(case: &Case) {
     let scene = ten_messages(case).await;
     for (name, to, expected) in [
         ("ahead", 9, moved(7, 9, 0, 5, 1)),
@@ -110,14 +110,14 @@ pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
 
 /// The cursor is moved back before a buried message and the dead letter is redriven too: the message is delivered
 /// once.
-pub async fn a_letter_redriven_after_a_seek_comes_once(case: &Case) {
+pub async fn a_dead_letter_redriven_after_a_seek_is_delivered_once(case: &Case) {
     let scene = case.scene(kept()).await;
     scene.publish(3).await;
     let lease = scene.claim_one("a", 3).await;
     let parts = vec![((1, 1), Outcome::Ack), ((2, 2), bury("no")), ((3, 3), Outcome::Ack)];
     scene.settle_each(&lease, parts).await.unwrap();
     scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
-    scene.store.redrive(&scene.letters()).await.unwrap();
+    scene.store.redrive(&scene.dead_letter_selection()).await.unwrap();
     assert_eq!(scene.dead_letters().await, []);
     let mut got = scene.reads().await;
     got.sort_unstable();
@@ -187,7 +187,7 @@ pub async fn a_lease_is_released_by_hand(case: &Case) {
 }
 
 /// Old messages that only dead groups have not done are given up: a dry run lists them, and they count as missed.
-pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
+pub async fn messages_only_dead_groups_wait_for_are_given_up(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, ..kept() };
         let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
@@ -211,7 +211,7 @@ pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
         assert_eq!((status.state, status.next.0, status.floor.0), (SubscriptionState::Dead, 5, 4));
         assert_eq!(status.missed, missed(3, 2, 4), "{tracking:?}");
         assert_eq!(force(false).await, [], "once");
-        assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
+        assert_eq!(dead.heartbeat("a").await, Signal::Resurrected(missed(3, 2, 4)));
         assert_eq!(dead.reads().await, [5, 6, 7, 8]);
         assert_eq!(scene.reads().await, [5, 6, 7, 8], "an active group loses nothing");
         for one in [&scene, &dead, &done] {
@@ -248,8 +248,8 @@ pub async fn stuck_messages_are_counted_per_group(case: &Case) {
     listed.sort_by(|a, b| a.group.cmp(&b.group));
     assert_eq!(listed, [stuck("held", 1, 1_000), stuck("paused", 3, 0), stuck("workers", 2, 0)]);
     assert_eq!(scene.store.stuck(&scene.topic, HOUR * 2).await.unwrap(), []);
-    let issues = scene.status().await.ailments(case.now());
-    assert!(issues.contains(&crate::store::Ailment::Stuck), "{issues:?}");
+    let issues = scene.status().await.health_issues(case.now());
+    assert!(issues.contains(&crate::store::HealthIssue::Stuck), "{issues:?}");
 }
 
 /// A group's own lease and attempts override the topic's, for this group alone, and can be removed again.
@@ -313,7 +313,7 @@ pub async fn bad_policies_are_refused(case: &Case) {
 
 /// There is one audit entry per change by an operator, newest first, with actor, act and target. Refused calls, dry
 /// runs, heartbeats and the detector leave none.
-pub async fn every_act_is_in_the_audit_once(case: &Case) {
+pub async fn every_change_is_audited_once(case: &Case) {
     let store = case.open_with(case.options().actor("ada")).await.unwrap();
     let scene = Scene::new(store.clone(), "orders", counted()).await;
     let (topic, name) = (&scene.topic, group("workers"));
@@ -327,7 +327,7 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     let held = scene.claim_one("a", 1).await;
     // Nothing of this is audited.
     scene.let_die(case).await;
-    scene.pulse("a").await;
+    scene.heartbeat("a").await;
     scene.subscribe("workers", Start::Now).await;
     store.seek(topic, &name, Start::Now, true).await.unwrap();
     store.force_complete(topic, HOUR, true).await.unwrap();
@@ -381,8 +381,8 @@ async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, dead_let
     store.alter_topic(topic, &altered).await.unwrap();
     store.set_policy(topic, &name, &DeliveryPolicy::default()).await.unwrap();
     store.release_lease(held).await.unwrap();
-    assert_eq!(store.redrive(&scene.letters().ids([dead_letter])).await.unwrap().redriven, 1);
-    assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
+    assert_eq!(store.redrive(&scene.dead_letter_selection().ids([dead_letter])).await.unwrap().redriven, 1);
+    assert_eq!(store.purge(&scene.dead_letter_selection()).await.unwrap(), 1);
     scene.pause().await;
     scene.resume().await;
     store.seek(topic, &name, Start::Beginning, false).await.unwrap();

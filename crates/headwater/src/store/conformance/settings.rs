@@ -152,7 +152,7 @@ pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
 }
 
 /// An altered setting applies to the next message and the next hand-out, without a new subscription.
-pub async fn an_altered_topic_behaves_so_at_once(case: &Case) {
+pub async fn an_altered_setting_applies_at_once(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(2).await;
     let lease = scene.claim_one("a", 1).await;
@@ -233,7 +233,7 @@ pub async fn groups_that_exist_keep_their_lanes(case: &Case) {
 }
 
 /// Each preset has the retention and blocking that suit its name.
-pub async fn presets_keep_and_block_as_they_say(case: &Case) {
+pub async fn presets_have_their_retention_and_blocking(case: &Case) {
     let store = case.open().await;
     let day = HOUR * 24;
     for (preset, retention, blocks) in [
@@ -277,7 +277,7 @@ pub async fn bad_settings_are_refused_by_name(case: &Case) {
             TopicSettings { max_retention: Some(Duration::from_millis(1)), ..good() },
         ),
         (
-            "backoff_initial: 301s is longer than backoff_max, 5m",
+            "backoff_initial: 5m1s is longer than backoff_max, 5m",
             TopicSettings { backoff_initial: secs(301), ..good() },
         ),
         (

@@ -291,7 +291,7 @@ pub async fn retries_count_attempts(case: &Case) {
 }
 
 /// Retries of a batch become due together and are handed out together, before new messages.
-pub async fn several_due_retries_come_in_one_claim(case: &Case) {
+pub async fn several_due_retries_are_handed_out_in_one_claim(case: &Case) {
     let scene = case.queue().await;
     scene.publish(7).await;
     let lease = scene.claim_one("a", 7).await;
@@ -327,7 +327,7 @@ pub async fn a_due_range_is_split_to_what_is_wanted(case: &Case) {
 }
 
 /// A released range goes to the next claim, as if it had never been handed out.
-pub async fn release_gives_back_at_once_without_counting(case: &Case) {
+pub async fn a_release_is_immediate_and_counts_no_attempt(case: &Case) {
     let scene = case.queue().await;
     scene.publish(4).await;
     let lease = scene.claim_one("a", 4).await;

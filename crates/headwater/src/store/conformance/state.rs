@@ -36,7 +36,7 @@ async fn change(
 
 /// Every transition is tried from every state: an allowed one leads to its target, any other is refused and changes
 /// nothing.
-pub async fn only_the_drawn_transitions_exist(case: &Case) {
+pub async fn only_the_allowed_transitions_exist(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
         for transition in BY_OPERATORS {
@@ -63,7 +63,7 @@ pub async fn only_the_drawn_transitions_exist(case: &Case) {
 
 /// Only a dead group is resurrected by hand: an active one already is active, and an operator decided to pause or
 /// cancel.
-pub async fn only_the_dead_are_resurrected(case: &Case) {
+pub async fn only_a_dead_group_is_resurrected(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
         let scene = Scene::new(store.clone(), state.as_str(), lively()).await;
@@ -119,7 +119,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
 }
 
 /// A claim for several subscriptions serves the active ones and names the others.
-pub async fn a_claim_names_who_is_not_active(case: &Case) {
+pub async fn a_claim_names_inactive_subscriptions(case: &Case) {
     let scene = case.scene(lively()).await;
     let mut others = Vec::new();
     for state in [SubscriptionState::Paused, SubscriptionState::Dead, SubscriptionState::Cancelled] {
@@ -243,7 +243,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
 }
 
 /// The queue's only group was cancelled: another may subscribe, and gets the queue's messages.
-pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
+pub async fn a_queue_accepts_another_group_after_a_cancel(case: &Case) {
     let queue = TopicSettings { semantics: crate::topic::Semantics::Queue, ..lively() };
     let scene = case.scene(queue).await;
     scene.publish(3).await;
@@ -281,7 +281,7 @@ pub async fn only_a_cancelled_group_is_removed(case: &Case) {
         assert_eq!(listed.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["other"]);
         assert_eq!(scene.dead_letters().await, []);
         assert_eq!(other.dead_letters().await.len(), 1);
-        assert_eq!(scene.pulse("a").await, Signal::Gone);
+        assert_eq!(scene.heartbeat("a").await, Signal::Gone);
         let again = store.remove(&scene.topic, &group("workers")).await;
         failed(again, ErrorKind::NoSuchSubscription);
         assert_eq!(other.reads().await, [2]);
@@ -411,7 +411,10 @@ pub async fn a_refused_state_is_worded_alike(case: &Case) {
     assert_eq!(said(store.seek(topic, name, Start::Now, false).await), state("cancelled", "seek", alive));
     let policy = DeliveryPolicy::default();
     assert_eq!(said(store.set_policy(topic, name, &policy).await), state("cancelled", "set_policy", alive));
-    assert_eq!(said(store.redrive(&scene.letters()).await), state("cancelled", "redrive", alive));
+    assert_eq!(
+        said(store.redrive(&scene.dead_letter_selection()).await),
+        state("cancelled", "redrive", alive)
+    );
 }
 
 /// So has a refusal because of what is stored.

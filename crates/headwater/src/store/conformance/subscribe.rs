@@ -45,7 +45,7 @@ pub async fn now_is_exact(case: &Case) {
 }
 
 /// On an empty topic, now is the beginning.
-pub async fn now_on_an_empty_topic_reads_all_that_comes(case: &Case) {
+pub async fn now_on_an_empty_topic_reads_everything(case: &Case) {
     let scene = case.pub_sub().await;
     let reader = scene.subscribe("g", Start::Now).await;
     scene.publish(3).await;
@@ -145,7 +145,7 @@ pub async fn timestamp_starts_at_the_first_at_or_after(case: &Case) {
 }
 
 /// The group starts at most this many messages back.
-pub async fn beginning_bounded_goes_back_so_far(case: &Case) {
+pub async fn beginning_bounded_limits_how_far_back(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "two", Start::BeginningBounded(2)).await, [4, 5]);
     assert_eq!(reads(&scene, "none", Start::BeginningBounded(0)).await, Vec::<i64>::new());
@@ -181,7 +181,7 @@ pub async fn the_widest_starts_are_harmless(case: &Case) {
 }
 
 /// Subscribing again changes neither the cursor nor the leases.
-pub async fn subscribing_again_keeps_the_place(case: &Case) {
+pub async fn subscribing_again_keeps_the_cursor(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(6).await;
     let done = scene.claim_one("a", 2).await;

@@ -21,7 +21,7 @@ const CALLS: u64 = 10;
 /// is alive.
 async fn holder(case: &Case, scene: &Scene, name: &str) -> (Scene, Lease) {
     let holder = scene.through(&case.open().await);
-    holder.beat(name, SILENT_MS).await;
+    holder.heartbeat_judging(name, SILENT_MS).await;
     assert_eq!(holder.take_over(name).await, 0);
     let lease = holder.claim_one(name, 1).await;
     (holder, lease)
@@ -54,7 +54,7 @@ async fn keeps(case: &Case, scene: &Scene, why: &str) {
 pub async fn a_closed_owners_leases_end_at_once(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let (other, lost) = holder(case, &scene, "ends").await;
     keeps(case, &scene, "it is open").await;
     other.store.close().await.expect("closes");
@@ -66,24 +66,24 @@ pub async fn a_closed_owners_leases_end_at_once(case: &Case) {
 }
 
 /// A process that is stopped sends nothing, but its kernel keeps its proof.
-pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_too_long(case: &Case) {
+pub async fn a_silent_live_owner_keeps_its_leases_until_the_silence_limit(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let (stopped, lost) = holder(case, &scene, "stopped").await;
     for _ in 0..SILENT_MS / WATCH_MS {
         assert_eq!(scene.take_over("lives").await, 0);
         case.advance_ms(WATCH_MS);
     }
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 0);
+    assert_eq!(scene.heartbeat_judging("lives", SILENT_MS).await, 0);
     case.advance_ms(1);
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    assert_eq!(scene.heartbeat_judging("lives", SILENT_MS).await, 1);
     failed(stopped.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     let theirs = scene.claim_one("lives", 1).await;
     failed(stopped.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     scene.ack(&theirs).await;
     // The process continues, and has a proof again.
-    stopped.beat("stopped", SILENT_MS).await;
+    stopped.heartbeat_judging("stopped", SILENT_MS).await;
     assert_eq!(stopped.take_over("stopped").await, 0);
     let kept = stopped.claim_one("stopped", 1).await;
     keeps(case, &scene, "it is alive").await;
@@ -94,7 +94,7 @@ pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_t
 pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let (cut, lease) = holder(case, &scene, "cut").await;
     assert_eq!(scene.take_over("lives").await, 0);
     if !case.harness().cut_connections().await {
@@ -116,10 +116,10 @@ pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
 }
 
 /// The leases of an owner without heartbeats are plain ones, whatever happens to its process.
-pub async fn an_owner_that_never_beat_proves_nothing(case: &Case) {
+pub async fn an_owner_without_heartbeats_is_not_taken_over(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let other = scene.through(&case.open().await);
     assert_eq!(other.take_over("without heartbeat").await, 0);
     let lease = other.claim_one("without heartbeat", 1).await;
@@ -133,12 +133,12 @@ pub async fn every_ended_owner_of_many_is_found(case: &Case) {
     const EACH: usize = 20;
     let scene = case.queue().await;
     scene.publish(2 * EACH).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let (ends, stays) = (scene.through(&case.open().await), scene.through(&case.open().await));
     let mut kept = Vec::new();
     for n in 0..EACH {
         for (scene, name) in [(&ends, format!("{n}-ends")), (&stays, format!("{n}-stays"))] {
-            scene.beat(&name, SILENT_MS).await;
+            scene.heartbeat_judging(&name, SILENT_MS).await;
             scene.take_over(&name).await;
             let lease = scene.claim_one(&name, 1).await;
             if name.ends_with("stays") {
@@ -192,7 +192,7 @@ pub async fn a_stopped_process_is_not_taken_over(case: &Case) {
 async fn with_process(case: &Case) -> Option<(Scene, Child)> {
     let scene = case.queue().await;
     scene.publish(1).await;
-    scene.beat("lives", SILENT_MS).await;
+    scene.heartbeat_judging("lives", SILENT_MS).await;
     let Some(child) = processes::holder(case).await else {
         println!("skipped: this harness has no worker processes");
         return None;

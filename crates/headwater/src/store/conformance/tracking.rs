@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::case::{Case, Scene, bury, failed, group, range};
-use super::life::{HOUR, MOMENT, counted, lively, told};
+use super::life::{HOUR, MOMENT, counted, groups_of, lively};
 use crate::error::ErrorKind;
 use crate::limits::TRACKED_GROUPS_MAX;
 use crate::settle::Outcome;
@@ -14,7 +14,7 @@ use crate::topic::{Progress, TopicSettings, Tracking};
 /// The groups and state of a completion record, as owned text.
 async fn record(scene: &Scene, offset: i64) -> (Vec<String>, Vec<String>, bool) {
     let record = scene.record(offset).await;
-    let (required, completed, done) = told(&record);
+    let (required, completed, done) = groups_of(&record);
     let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     (owned(required), owned(completed), done)
 }
@@ -55,7 +55,7 @@ pub async fn a_record_shows_required_and_completed_groups(case: &Case) {
 }
 
 /// A message requires only groups that started at or below it.
-pub async fn a_message_is_for_those_who_began_before_it(case: &Case) {
+pub async fn a_message_requires_groups_that_started_before_it(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.publish(2).await;
     scene.subscribe("late", Start::Now).await;
@@ -66,7 +66,7 @@ pub async fn a_message_is_for_those_who_began_before_it(case: &Case) {
 }
 
 /// A message that no group is to get is complete as soon as it is recorded.
-pub async fn a_message_for_nobody_is_complete(case: &Case) {
+pub async fn a_message_without_required_groups_is_complete(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.cancel().await;
     scene.publish(2).await;
@@ -76,7 +76,7 @@ pub async fn a_message_for_nobody_is_complete(case: &Case) {
 }
 
 /// Dead and cancelled groups are removed from pending records, which may complete them.
-pub async fn the_dead_and_the_cancelled_are_taken_out(case: &Case) {
+pub async fn dead_and_cancelled_groups_are_removed_from_pending_records(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;
     let quits = scene.subscribe("quits", Start::Beginning).await;
@@ -118,7 +118,7 @@ pub async fn a_group_is_removed_only_once_it_is_released(case: &Case) {
     assert!(steps >= 4, "nine messages, two at a time: {steps} steps");
     scene.store.remove(&scene.topic, &group("quits")).await.unwrap();
     for record in scene.records().await {
-        assert_eq!(told(&record), (vec!["workers"], vec![], false));
+        assert_eq!(groups_of(&record), (vec!["workers"], vec![], false));
     }
 }
 
@@ -134,13 +134,13 @@ pub async fn a_resurrection_touches_pending_records_only(case: &Case) {
     let completed: Vec<_> = scene.records().await.into_iter().take(4).collect();
     assert!(completed.iter().all(|record| record.completed_at.is_some()), "{completed:?}");
     case.advance(MOMENT);
-    dies.pulse("a").await;
+    dies.heartbeat("a").await;
     dies.backfill_all().await;
     scene.track_all().await;
     let records = scene.records().await;
     assert_eq!(records[..4], completed[..], "completed records are never modified");
     for record in &records[4..] {
-        assert_eq!(told(record), (vec!["dies", "workers"], vec![], false));
+        assert_eq!(groups_of(record), (vec!["dies", "workers"], vec![], false));
     }
     assert_eq!(dies.reads().await, [2, 3, 4, 5, 6], "delivery does not depend on records");
     assert_eq!(scene.reads().await, [5, 6]);
@@ -206,7 +206,7 @@ pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
 }
 
 /// A cancelled group that is kept for its dead letters blocks no other: its bit is free once no record names it.
-pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
+pub async fn a_group_kept_for_dead_letters_frees_its_bit(case: &Case) {
     let scene = case.scene(counted()).await;
     let kept = scene.subscribe("kept", Start::Beginning).await;
     scene.publish(1).await;
@@ -228,7 +228,7 @@ pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
     scene.track_all().await;
     let required = scene.record(2).await.required;
     assert!(required.contains(&group("more")) && !required.contains(&group("kept")), "{required:?}");
-    let dead_letters = scene.store.dead_letters(&kept.letters(), 9).await.unwrap();
+    let dead_letters = scene.store.dead_letters(&kept.dead_letter_selection(), 9).await.unwrap();
     assert_eq!(dead_letters.len(), 1, "its dead letter can still be read");
     assert_eq!(scene.store.doctor().await.unwrap(), []);
 }
@@ -390,7 +390,7 @@ pub async fn the_mode_is_changed_while_groups_consume(case: &Case) {
     assert!(rounds >= 10, "four at a time of forty: {rounds} rounds");
     scene.track_all().await;
     for record in scene.records().await {
-        let (required, completed, done) = told(&record);
+        let (required, completed, done) = groups_of(&record);
         for (one, got) in readers.groups.iter().zip(&readers.got) {
             let (name, acked) = (one.subscription.group.as_str(), got.contains_key(&record.offset.0));
             assert!(acked || required.contains(&name), "{name} has yet to do {record:?}");

@@ -150,7 +150,7 @@ pub async fn two_deliveries_at_once_have_one_effect(case: &Case) {
 }
 
 /// A caller that is cancelled half way leaves no transaction open, and the effect is written once.
-pub async fn a_caller_that_goes_away_leaves_nothing_open(case: &Case) {
+pub async fn a_cancelled_caller_leaves_no_transaction_open(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
     scene.publish(1).await;
@@ -174,7 +174,7 @@ pub async fn a_caller_that_goes_away_leaves_nothing_open(case: &Case) {
 }
 
 /// An inbox entry lasts for the inbox retention, and no longer.
-pub async fn upkeep_forgets_old_entries(case: &Case) {
+pub async fn maintenance_forgets_old_inbox_entries(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
     let again = NewMessage::new("paid").message_id(Uuid::now_v7());

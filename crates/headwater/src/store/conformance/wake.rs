@@ -104,7 +104,7 @@ pub async fn plain_sql_wakes_a_waiter(case: &Case) {
 }
 
 /// What was published before the waiter armed is found by the claim it must make.
-pub async fn what_came_before_is_found_by_looking_again(case: &Case) {
+pub async fn an_earlier_publish_is_found_by_the_claim_after_arming(case: &Case) {
     let scene = case.queue().await;
     let other = scene.through(&case.open().await);
     scene.claim_nothing("waiter", 10).await;
@@ -115,7 +115,7 @@ pub async fn what_came_before_is_found_by_looking_again(case: &Case) {
 }
 
 /// Every group has its own wake-up.
-pub async fn one_groups_wake_up_never_takes_anothers(case: &Case) {
+pub async fn each_group_has_its_own_wake_up(case: &Case) {
     let first = case.pub_sub().await;
     let second = first.subscribe("second", Start::Beginning).await;
     let third = second.through(&case.open().await).subscribe("third", Start::Beginning).await;

@@ -2,8 +2,8 @@
 
 use super::PostgresStore;
 use super::clock::{self, On};
-use super::freshen::freshen;
 use super::time::{count, millis};
+use super::vacuum::vacuum;
 use crate::error::Result;
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
@@ -14,7 +14,7 @@ const TOPICS_PER_STEP: usize = 500;
 
 pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
     // A step of the clock must be corrected before dedup keys expire by it.
-    clock::look(store, On::Work).await?;
+    clock::check(store, On::Work).await?;
     // In transactions of their own: heads must not stay locked while the rest waits for other locks.
     let (late, gaps_closed) = advance_all(store).await?;
     let rest = store
@@ -44,7 +44,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         inbox_forgotten: count(&inbox[0], "forgotten")?,
     };
     // Small tables in which every batch replaces rows: claims are fast as long as the tables stay small.
-    freshen(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
+    vacuum(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
     if done.promoted + done.late > 0 {
         store.hub.wake_all();
     }
@@ -59,7 +59,7 @@ async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
     loop {
         let topics = store
             .connections
-            .query("reading heads", &store.statements.maintenance_news, &[&above, &per_step])
+            .query("reading heads", &store.statements.maintenance_behind, &[&above, &per_step])
             .await?;
         let Some(last) = topics.last() else { return Ok((late, closed)) };
         above = last.get("topic_id");

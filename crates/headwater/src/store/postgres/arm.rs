@@ -125,7 +125,7 @@ impl Flags {
 pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wake> {
     // Register with the hub first, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
-    store.listener.ensure(&store.connections, &store.statements.arm_news).await;
+    store.listener.ensure(&store.connections, &store.statements.arm_new_messages).await;
     // Read before the flag is raised: a flag lost with its server meanwhile then counts as raised before the interruption.
     let hearing = store.listener.shared.hearing.load(Ordering::SeqCst);
     let plan = || store.flags.plan(topics, hearing, || store.hub.awaited());

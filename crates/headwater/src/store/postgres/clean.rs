@@ -7,9 +7,9 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::advance_heads::{advance, batch};
 use super::detect::name_of;
-use super::freshen::freshen_aside;
 use super::log;
 use super::time::{count, millis, stored};
+use super::vacuum::vacuum_aside;
 use crate::error::Result;
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::message::Offset;
@@ -39,7 +39,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
     let row = &rows[0];
     if !stored::<_, bool>(row, "more")? {
         let [shared, own, rest] = log::tables(topic);
-        freshen_aside(store, &["record", "ack_log", &shared, &own, &rest], 5_000).await;
+        vacuum_aside(store, &["record", "ack_log", &shared, &own, &rest], 5_000).await;
     }
     Ok(CleanStep { removed: count(row, "removed")?, missed: missed_of(row)?, more: stored(row, "more")? })
 }

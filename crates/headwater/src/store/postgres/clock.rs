@@ -106,13 +106,13 @@ impl ToSql for Expected<'_> {
 /// The expected time, based on a recent reading.
 pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'_>> {
     if store.guard.memory().is_none_or(|memory| memory.is_old(store.clock.monotonic())) {
-        look(store, on).await?;
+        check(store, on).await?;
     }
     Ok(Expected(store))
 }
 
 /// Reads the clock, and moves deadlines if it stepped.
-pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
+pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
     for _ in 0..READS_MAX {
         let (doing, read) = ("reading the clock", &store.statements.clock_read);
         let client = on.get(store).await?;
@@ -166,11 +166,11 @@ pub(super) async fn repeats(store: &PostgresStore, on: On, refused: &mut u32, er
     if !fault::is_step(error) || *refused > REFUSED_MAX {
         return Ok(false);
     }
-    look(store, on).await?;
+    check(store, on).await?;
     Ok(true)
 }
 
 /// Whether deadlines have been moved since: a lease that was reported as lost may still be held.
 pub(super) async fn moved_since(store: &PostgresStore, on: On, moved_ms: i64) -> bool {
-    look(store, on).await.is_ok() && store.guard.moved_ms() != moved_ms
+    check(store, on).await.is_ok() && store.guard.moved_ms() != moved_ms
 }

@@ -43,9 +43,9 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
     let mut pages = Pages::new(store, selection);
     loop {
         let page = pages.next().await?;
-        let there: Vec<&Letter> = page.iter().filter(|letter| letter.there).collect();
+        let there: Vec<&RedriveRow> = page.iter().filter(|letter| letter.there).collect();
         let ids: Vec<Uuid> = there.iter().map(|letter| letter.id).collect();
-        let lane = |letter: &&Letter| {
+        let lane = |letter: &&RedriveRow| {
             (lanes > 0).then(|| i32::from(lane_of(letter.key.as_deref(), letter.message_id, lanes)))
         };
         let of_lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
@@ -103,7 +103,7 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
 }
 
 /// What a redrive needs of a dead letter.
-struct Letter {
+struct RedriveRow {
     id: Uuid,
     message_id: Uuid,
     key: Option<String>,
@@ -112,7 +112,7 @@ struct Letter {
 }
 
 /// The last row of the page before.
-struct Place {
+struct PageEnd {
     buried_at: Timestamp,
     offset: i64,
     id: Uuid,
@@ -122,7 +122,7 @@ struct Place {
 struct Pages<'a> {
     store: &'a PostgresStore,
     selection: &'a DeadLetterSelection,
-    after: Option<Place>,
+    after: Option<PageEnd>,
     /// When the first page was read: a message buried later, perhaps one just redriven, is not part of the selection.
     started: Option<Timestamp>,
     /// Whether the page just read is the last one: its transaction also writes the audit entry.
@@ -134,7 +134,7 @@ impl<'a> Pages<'a> {
         Pages { store, selection, after: None, started: store.clock.injected(), is_last: false }
     }
 
-    async fn next(&mut self) -> Result<Vec<Letter>> {
+    async fn next(&mut self) -> Result<Vec<RedriveRow>> {
         let times = Times::of(self.selection);
         let after = self.after.as_ref();
         let (buried_at, offset, id) = (
@@ -150,14 +150,14 @@ impl<'a> Pages<'a> {
         let rows = self.store.connections.query("reading dead letters", statement, &params).await?;
         self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
         let Some(last) = rows.last() else { return Ok(Vec::new()) };
-        self.after = Some(Place {
+        self.after = Some(PageEnd {
             buried_at: stored(last, "buried_at")?,
             offset: stored(last, "message_offset")?,
             id: stored(last, "dead_letter_id")?,
         });
         self.started = Some(stored(last, "started")?);
         let letter = |row: &Row| {
-            Ok(Letter {
+            Ok(RedriveRow {
                 id: stored(row, "dead_letter_id")?,
                 message_id: stored(row, "message_id")?,
                 key: stored(row, "key")?,

@@ -30,17 +30,32 @@ const REMEDIES: &[(&str, &str)] = &[
         "gaps_many",
         "end the transaction that stays open after publishing: see pg_stat_activity, pg_prepared_xacts",
     ),
-    ("extent_missing", "insert a row of the topic into extent, with first_offset at its lowest message"),
-    ("message_below_first", "set the topic's first_offset in extent to that offset; cleanup then covers it"),
-    ("first_beyond_head", "run `headwater maintain`; if it stays, set first_offset in extent to head + 1"),
-    ("gap_below_first", "set the topic's first_offset in extent to the gap's first offset"),
+    (
+        "topic_range_missing",
+        "insert a row of the topic into topic_range, with first_offset at its lowest message",
+    ),
+    (
+        "message_below_first",
+        "set the topic's first_offset in topic_range to that offset; cleanup then covers it",
+    ),
+    (
+        "first_beyond_head",
+        "run `headwater maintain`; if it stays, set first_offset in topic_range to head + 1",
+    ),
+    ("gap_below_first", "set the topic's first_offset in topic_range to the gap's first offset"),
     (
         "cursor_below_first",
         "set next_offset of its cursors to the topic's first_offset: there are no messages below",
     ),
     ("outstanding_cancelled", "delete the rows of that subscription in outstanding"),
-    ("zero_until_wrong", "set zero_until in extent to the last offset taken, or to null if no group counts"),
-    ("tracked_beyond_head", "run `headwater maintain`; if it stays, set tracked_until in extent to the head"),
+    (
+        "zero_until_wrong",
+        "set zero_until in topic_range to the last offset taken, or to null if no group counts",
+    ),
+    (
+        "tracked_beyond_head",
+        "run `headwater maintain`; if it stays, set tracked_until in topic_range to the head",
+    ),
     ("bit_missing", "change the topic's tracking to offset_watermark and, once that is done, back"),
     ("bit_twice", "change the topic's tracking to offset_watermark and, once that is done, back"),
     ("record_stuck", "set completed_at of that record to now"),
@@ -52,7 +67,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     ("record_orphan", "delete that row in record"),
     ("record_missing", "change the topic's tracking to offset_watermark and, once that is done, back"),
-    ("pending_below", "set the topic's pending_from in extent to its first_offset"),
+    ("pending_below", "set the topic's pending_from in topic_range to its first_offset"),
     (
         "storage_missing",
         "restore the table from a backup, or make the topic shared in table topic if it was empty",
@@ -83,7 +98,7 @@ const REMEDIES: &[(&str, &str)] = &[
 pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     let now = store.clock.injected();
     let mut findings = Vec::new();
-    for statement in [&store.statements.doctor_delivery, &store.statements.doctor_upkeep] {
+    for statement in [&store.statements.doctor_delivery, &store.statements.doctor_maintenance] {
         let rows = store.connections.query("examining the store", statement, &[&now]).await?;
         for row in &rows {
             findings.push(finding(row)?);

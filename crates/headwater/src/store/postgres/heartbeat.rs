@@ -26,7 +26,7 @@ pub(super) async fn heartbeat(
 ) -> Result<Heartbeat> {
     if silent_for.is_some() {
         // A step of the clock must be corrected before silence is measured with it.
-        clock::look(store, On::Leases).await?;
+        clock::check(store, On::Leases).await?;
     }
     let ids: Vec<i32> = served.iter().map(|one| one.subscription_id.0).collect();
     let column = |get: fn(&Activity) -> u64| -> Vec<i64> {

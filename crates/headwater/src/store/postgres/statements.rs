@@ -48,7 +48,7 @@ statements! {
     arm_claimable: "SELECT subscription_id FROM {schema}.claimable($1, $2::timestamptz)",
     // Topic ids, waiter id, for how many ms.
     arm_raise_flag: "SELECT {schema}.raise_flag($1, $2, $3)",
-    arm_news: arm.news,
+    arm_new_messages: arm.new_messages,
     log_fetch: log.fetch,
     log_sizes: log.sizes,
     log_payload: log.payload,
@@ -129,7 +129,7 @@ statements! {
     dead_letter_purge: "SELECT {schema}.purge($1, $2, $3, $4, $5, $6::timestamptz) AS purged",
 
     doctor_delivery: doctor.delivery,
-    doctor_upkeep: doctor.upkeep,
+    doctor_maintenance: doctor.maintenance,
     doctor_durability: doctor.durability,
     doctor_rights: doctor.rights,
 
@@ -141,7 +141,7 @@ statements! {
     maintenance_job_ran: "SELECT {schema}.job_ran($1, $2, $3, $4, $5, $6::timestamptz)",
     maintenance_probe: maintenance.probe,
     maintenance_advance: maintenance.advance,
-    maintenance_news: maintenance.news,
+    maintenance_behind: maintenance.new_messages,
     // Messages to promote at most, injected time.
     maintenance_round: "SELECT promoted, dedup_forgotten FROM {schema}.maintain($1, $2::timestamptz)",
     // Retention in ms, at most, injected time.
@@ -161,7 +161,7 @@ statements! {
     clean_forget: "SELECT {schema}.forget_old($1, $2::timestamptz) AS forgotten",
     // Topic, age in ms, whether it is a dry run, actor, injected time. A row per group that gave up messages.
     clean_force_complete: "SELECT group_name, messages, until FROM {schema}.force_complete($1, $2, $3, $4, $5)",
-    clean_worn: clean.worn,
+    clean_needs_vacuum: clean.needs_vacuum,
 
     // Topic id, offsets at most, injected time.
     tracking_step: "SELECT recorded, changed, completed, removed, more FROM {schema}.track($1, $2, $3::timestamptz)",

@@ -19,14 +19,15 @@ use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
 
 mod clock;
+mod dead_letters;
 mod durability;
 mod epoch;
 mod gaps;
 mod handling;
 mod idle;
-mod letters;
 mod lives;
 mod locks;
+mod maintenance;
 mod operators;
 mod promotion;
 mod races;
@@ -37,7 +38,6 @@ mod snapshots;
 mod storage;
 mod storm;
 mod take_over;
-mod upkeep;
 
 /// A namespace of its own for one test, dropped at its end.
 struct Scene {
@@ -143,7 +143,7 @@ async fn roles_may_do_their_part_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_log_is_written_by_nobody_directly_and_public_has_nothing() {
+async fn no_role_writes_the_log_directly_and_public_has_nothing() {
     let Some(scene) = Scene::new() else { return };
     subscribed(&scene.open().await).await;
     let client = scene.client().await;
@@ -209,7 +209,7 @@ async fn sqlx_publishes_in_its_own_transaction() {
 async fn where_listen_cannot_work_consumers_poll() {
     let Some(scene) = Scene::new() else { return };
     // No server listens on this port: the effect is that of a pooler that does not forward LISTEN.
-    let options = OpenOptions::default().listen_url("postgres://nobody@127.0.0.1:1/nothing");
+    let options = OpenOptions::default().listen_url("postgres://missing@127.0.0.1:1/nothing");
     let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
     let subscription = subscribed(&store).await;
     let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
@@ -220,7 +220,7 @@ async fn where_listen_cannot_work_consumers_poll() {
 }
 
 #[tokio::test]
-async fn a_transaction_can_be_prepared_while_somebody_waits_and_wakes_them() {
+async fn a_transaction_can_be_prepared_while_a_process_waits_and_wakes_it() {
     let Some(scene) = Scene::new() else { return };
     let client = scene.client().await;
     let allowed: String = client.query_one("SHOW max_prepared_transactions", &[]).await.unwrap().get(0);

@@ -112,7 +112,7 @@ impl Admin for SqliteStore {
         let now_ms = now_ms(&self.clock);
         let names = (topic.clone(), group.clone());
         let count = move |connection: &_| {
-            at_once(connection, |snapshot| seek::look(snapshot, &names.0, &names.1, to, now_ms))
+            at_once(connection, |snapshot| seek::read_plan(snapshot, &names.0, &names.1, to, now_ms))
         };
         let counted = self.read(count).await?;
         if dry_run {
@@ -146,11 +146,11 @@ impl Admin for SqliteStore {
     ) -> Result<Vec<ForceCompleted>> {
         let (name, now_ms) = (topic.clone(), now_ms(&self.clock));
         let plan = move |connection: &_| {
-            at_once(connection, |snapshot| stuck::look(snapshot, &name, older_than, now_ms))
+            at_once(connection, |snapshot| stuck::read_plan(snapshot, &name, older_than, now_ms))
         };
         let planned = self.read(plan).await?;
         if dry_run {
-            return Ok(planned.told());
+            return Ok(planned.shown());
         }
         let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| {

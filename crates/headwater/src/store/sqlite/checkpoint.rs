@@ -124,7 +124,7 @@ impl Checkpoints {
         let own = Arc::clone(&turn);
         let thread = thread.spawn(move || {
             background(&connection, &asked, &own, &trust);
-            trust.before_close(&connection);
+            trust.close(connection);
         })?;
         Ok(Checkpoints {
             ask: Some(ask),

@@ -49,7 +49,7 @@ pub(super) fn claim(
     let mut recheck_at_ms: Option<i64> = None;
     for want in wants {
         let state = State::load(work, &request.owner, want, now_ms)?;
-        seen.look(work, history, state.topic_id, state.head)?;
+        seen.check(work, history, state.topic_id, state.head)?;
         if state.status != SubscriptionState::Active {
             claimed.inactive.push((want.subscription_id, state.status));
             continue;

@@ -14,7 +14,7 @@ use rusqlite::{Connection, params};
 
 use self::age::Ages;
 use super::fault::Attempt;
-use super::standing::{Extent, Standing, any_counts, bounded, waiting, watermark};
+use super::progress::{SubscriptionProgress, TopicRange, any_counts, bounded, waiting, watermark};
 use super::work::Work;
 use super::{OFFSET_MAX, decode, lanes, log, settle, tracking};
 use crate::message::Offset;
@@ -25,7 +25,7 @@ use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
 mod age;
-mod marks;
+mod watermark_history;
 
 pub(super) use age::elapse;
 
@@ -56,58 +56,68 @@ pub(super) fn clean(
     pass: Pass,
 ) -> Attempt<(String, CleanStep, Pass)> {
     let (connection, now_ms) = (work.connection, work.now_ms());
-    let extent = Extent::load(connection, topic)?;
-    let standings = Standing::all(connection, topic)?;
-    let ages = Ages { connection, extent: &extent, elapsed_ms: elapse(work)? };
+    let topic_range = TopicRange::load(connection, topic)?;
+    let all_progress = SubscriptionProgress::all(connection, topic)?;
+    let ages = Ages { connection, topic_range: &topic_range, elapsed_ms: elapse(work)? };
     ages.note()?;
-    marks::write(connection, &extent, watermark(&extent, &standings), now_ms)?;
-    let limits = Limits::of(&ages, &standings, now_ms)?;
-    let places = Places::load(connection, &standings, pass.from.max(extent.first), limits.last())?;
-    let picked = Rule { limits, places: &places }.pick(connection, &extent, messages_max as usize)?;
-    let again = picked.next.is_none() && pass.from > extent.first && pass.removed > 0;
+    watermark_history::write(connection, &topic_range, watermark(&topic_range, &all_progress), now_ms)?;
+    let limits = Limits::of(&ages, &all_progress, now_ms)?;
+    let step_progress =
+        StepProgress::load(connection, &all_progress, pass.from.max(topic_range.first), limits.last())?;
+    let picked = Rule { limits, step_progress: &step_progress }.pick(
+        connection,
+        &topic_range,
+        messages_max as usize,
+    )?;
+    let again = picked.next.is_none() && pass.from > topic_range.first && pass.removed > 0;
     let mut step = CleanStep { more: picked.next.is_some() || again, ..CleanStep::default() };
     if !picked.offsets.is_empty() {
-        let lost = lost_by(connection, &extent, &places, &picked.offsets)?;
-        step.removed = remove(connection, &extent, &picked.offsets)?;
-        let first = raise_first(connection, &extent, step.removed)?;
-        step.missed = miss(work, &extent, &lost)?;
-        for standing in standings.iter().filter(|standing| standing.next < first) {
+        let lost = lost_by(connection, &topic_range, &step_progress, &picked.offsets)?;
+        step.removed = remove(connection, &topic_range, &picked.offsets)?;
+        let first = raise_first(connection, &topic_range, step.removed)?;
+        step.missed = miss(work, &topic_range, &lost)?;
+        for progress in all_progress.iter().filter(|progress| progress.next < first) {
             work.connection
                 .prepare_cached(super::sql!(resurrect.advance))?
-                .execute(params![standing.subscription_id, first])?;
+                .execute(params![progress.subscription_id, first])?;
         }
     }
     step.more |= forget_acks(work.connection, topic, messages_max)?;
     let removed = pass.removed + step.removed;
     let pass = picked.next.map_or(Pass::default(), |from| Pass { from, removed });
-    Ok((extent.name, step, pass))
+    Ok((topic_range.name, step, pass))
 }
 
 /// What subscriptions have done of the offsets of a step.
-struct Places<'s> {
-    standings: &'s [Standing],
+struct StepProgress<'s> {
+    all_progress: &'s [SubscriptionProgress],
     first: i64,
     last: i64,
     /// For each subscription; empty where the step has no offsets.
     done: Vec<Ranges>,
 }
 
-impl<'s> Places<'s> {
+impl<'s> StepProgress<'s> {
     /// From one offset up to another, or as far as one step may read.
-    fn load(connection: &Connection, standings: &'s [Standing], first: i64, last: i64) -> Attempt<Self> {
+    fn load(
+        connection: &Connection,
+        all_progress: &'s [SubscriptionProgress],
+        first: i64,
+        last: i64,
+    ) -> Attempt<Self> {
         let last = match first <= last {
-            true => bounded(connection, standings.iter(), first, last, RANGES_MAX)?,
+            true => bounded(connection, all_progress.iter(), first, last, RANGES_MAX)?,
             false => last,
         };
-        let done = standings.iter().map(|standing| standing.done(connection, first, last));
-        Ok(Places { standings, first, last, done: done.collect::<Attempt<_>>()? })
+        let done = all_progress.iter().map(|progress| progress.done(connection, first, last));
+        Ok(StepProgress { all_progress, first, last, done: done.collect::<Attempt<_>>()? })
     }
 
     /// What all subscriptions have done, or only those that hold retention.
     fn done_by_all(&self, holding: bool) -> Ranges {
-        let any_counts = any_counts(self.standings);
-        let chosen = |standing: &Standing| !holding || standing.counts || !any_counts;
-        let all = self.standings.iter().zip(&self.done).filter(|(standing, _)| chosen(standing));
+        let any_counts = any_counts(self.all_progress);
+        let chosen = |progress: &SubscriptionProgress| !holding || progress.counts || !any_counts;
+        let all = self.all_progress.iter().zip(&self.done).filter(|(progress, _)| chosen(progress));
         all.fold(Ranges::of(self.first, self.last), |common, (_, done)| common.intersection(done))
     }
 }
@@ -135,31 +145,37 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(ages: &Ages<'_>, standings: &[Standing], now_ms: i64) -> Attempt<Self> {
-        let (connection, extent) = (ages.connection, ages.extent);
+    fn of(ages: &Ages<'_>, all_progress: &[SubscriptionProgress], now_ms: i64) -> Attempt<Self> {
+        let (connection, topic_range) = (ages.connection, ages.topic_range);
         let before = |retention_ms: i64| now_ms.saturating_sub(retention_ms);
         let completed_until_ms =
-            extent.message_retention_ms.filter(|_| extent.counts_references()).map(before);
-        let done_until = match (extent.message_retention_ms, completed_until_ms) {
+            topic_range.message_retention_ms.filter(|_| topic_range.counts_references()).map(before);
+        let done_until = match (topic_range.message_retention_ms, completed_until_ms) {
             (None, _) => 0,
             // Nothing is completed before it is created.
             (_, Some(until_ms)) => {
-                let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
-                created_until(connection, extent, until_ms, now_ms)?.min(extent.tracked_until).min(end)
+                let end = if any_counts(all_progress) { topic_range.head } else { topic_range.zero_from - 1 };
+                created_until(connection, topic_range, until_ms, now_ms)?
+                    .min(topic_range.tracked_until)
+                    .min(end)
             }
-            (Some(retention_ms), None) => marks::since(connection, extent.topic, before(retention_ms))?
-                .min(watermark(extent, standings)),
+            (Some(retention_ms), None) => {
+                watermark_history::since(connection, topic_range.topic, before(retention_ms))?
+                    .min(watermark(topic_range, all_progress))
+            }
         };
-        let forced_until_ms = extent.max_retention_ms.map(before);
-        let forced_until = match forced_until_ms.filter(|_| !standings.is_empty()) {
-            Some(until_ms) => created_until(connection, extent, until_ms, now_ms)?,
+        let forced_until_ms = topic_range.max_retention_ms.map(before);
+        let forced_until = match forced_until_ms.filter(|_| !all_progress.is_empty()) {
+            Some(until_ms) => created_until(connection, topic_range, until_ms, now_ms)?,
             None => 0,
         };
-        let (zero_until, zero_until_ms) =
-            (extent.zero_until.unwrap_or(OFFSET_MAX), before(extent.zero_subscription_retention_ms));
-        let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms, now_ms)?)
+        let (zero_until, zero_until_ms) = (
+            topic_range.zero_until.unwrap_or(OFFSET_MAX),
+            before(topic_range.zero_subscription_retention_ms),
+        );
+        let old_enough = Ranges::of(1, created_until(connection, topic_range, zero_until_ms, now_ms)?)
             .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
-        let (aged, unread) = (aged(ages, standings)?, unread_long_enough(ages)?);
+        let (aged, unread) = (aged(ages, all_progress)?, unread_long_enough(ages)?);
         Ok(Limits {
             aged,
             forced_until_ms,
@@ -182,7 +198,7 @@ impl Limits {
 /// What may be removed of the offsets of a step.
 struct Rule<'p> {
     limits: Limits,
-    places: &'p Places<'p>,
+    step_progress: &'p StepProgress<'p>,
 }
 
 /// The same as sets of offsets: only messages within them are checked one by one.
@@ -194,14 +210,14 @@ struct Candidates {
 }
 
 impl Rule<'_> {
-    fn candidates(&self, extent: &Extent) -> Candidates {
+    fn candidates(&self, topic_range: &TopicRange) -> Candidates {
         let Limits { aged, forced_until, done_until, unread, old_enough, .. } = &self.limits;
-        let stored = Ranges::of(self.places.first, self.places.last.min(extent.head));
-        let read = match self.places.standings.is_empty() {
+        let stored = Ranges::of(self.step_progress.first, self.step_progress.last.min(topic_range.head));
+        let read = match self.step_progress.all_progress.is_empty() {
             true => Ranges::default(),
-            false => self.places.done_by_all(false).intersection(&stored),
+            false => self.step_progress.done_by_all(false).intersection(&stored),
         };
-        let done = self.places.done_by_all(true).intersection(&stored).within(1, *done_until);
+        let done = self.step_progress.done_by_all(true).intersection(&stored).within(1, *done_until);
         let done = done.intersection(&read.union(unread));
         let aged = aged.intersection(&stored);
         let region = done.intersection(old_enough).union(&read.within(1, *forced_until)).union(&aged);
@@ -227,12 +243,12 @@ impl Rule<'_> {
     }
 
     /// The lowest messages that may be removed.
-    fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
-        let candidates = self.candidates(extent);
+    fn pick(&self, connection: &Connection, topic_range: &TopicRange, at_most: usize) -> Attempt<Picked> {
+        let candidates = self.candidates(topic_range);
         let (mut offsets, mut visited) = (Vec::new(), 0);
         for (first, last) in candidates.region.iter() {
             let stopped =
-                log::visit_ages(connection, extent.topic, first, last, |offset, created, completed| {
+                log::visit_ages(connection, topic_range.topic, first, last, |offset, created, completed| {
                     if offsets.len() == at_most || visited == at_most * VISITED_PER_REMOVED {
                         return ControlFlow::Break(offset);
                     }
@@ -246,7 +262,7 @@ impl Rule<'_> {
                 return Ok(Picked { offsets: covering(&offsets), next: Some(next) });
             }
         }
-        let next = (self.places.last < self.limits.last()).then_some(self.places.last + 1);
+        let next = (self.step_progress.last < self.limits.last()).then_some(self.step_progress.last + 1);
         Ok(Picked { offsets: covering(&offsets), next })
     }
 }
@@ -254,23 +270,24 @@ impl Rule<'_> {
 /// Messages that are old enough to be removed as done although a dead subscription has not read them, or no
 /// subscription is left.
 fn unread_long_enough(ages: &Ages<'_>) -> Attempt<Ranges> {
-    let Some(retention_ms) = ages.extent.message_retention_ms else { return Ok(Ranges::default()) };
-    let zero_until = ages.extent.zero_until.unwrap_or(OFFSET_MAX);
-    let seasoned = Ranges::of(1, ages.reached(ages.extent.zero_subscription_retention_ms)?)
+    let Some(retention_ms) = ages.topic_range.message_retention_ms else { return Ok(Ranges::default()) };
+    let zero_until = ages.topic_range.zero_until.unwrap_or(OFFSET_MAX);
+    let seasoned = Ranges::of(1, ages.reached(ages.topic_range.zero_subscription_retention_ms)?)
         .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
     Ok(seasoned.within(1, ages.reached(retention_ms)?))
 }
 
 /// Messages that are removed by age alone, no matter which subscriptions have not read them.
-fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
-    let Extent { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, zero_from, .. } =
-        ages.extent;
+fn aged(ages: &Ages<'_>, all_progress: &[SubscriptionProgress]) -> Attempt<Ranges> {
+    let TopicRange {
+        message_retention_ms, max_retention_ms, zero_subscription_retention_ms, zero_from, ..
+    } = ages.topic_range;
     let mut aged = match max_retention_ms {
         Some(retention_ms) => Ranges::of(1, ages.reached(*retention_ms)?),
         None => Ranges::default(),
     };
     if let Some(retention_ms) = message_retention_ms
-        && !any_counts(standings)
+        && !any_counts(all_progress)
     {
         let least_ms = (*zero_subscription_retention_ms).max(*retention_ms);
         aged = aged.union(&Ranges::of(*zero_from, ages.reached(least_ms)?));
@@ -292,12 +309,17 @@ fn covering(offsets: &[i64]) -> Ranges {
 /// The last offset created at or before a time, by a binary search: one writer at a time stamps messages as it
 /// appends them, so times rise with offsets as long as the clock does. Code that removes a message also checks its
 /// own time.
-fn created_until(connection: &Connection, extent: &Extent, until_ms: i64, now_ms: i64) -> Attempt<i64> {
+fn created_until(
+    connection: &Connection,
+    topic_range: &TopicRange,
+    until_ms: i64,
+    now_ms: i64,
+) -> Attempt<i64> {
     // Everything below `low` is old enough; `high` and everything above is not, or is past the end.
-    let (mut low, mut high) = (extent.first, extent.head + 1);
+    let (mut low, mut high) = (topic_range.first, topic_range.head + 1);
     while low < high {
         let middle = low + (high - low) / 2;
-        match stamped_by(connection, extent, middle, high, now_ms)? {
+        match stamped_by(connection, topic_range, middle, high, now_ms)? {
             Some((offset, created_at_ms)) if created_at_ms <= until_ms => low = offset + 1,
             _ => high = middle,
         }
@@ -309,14 +331,14 @@ fn created_until(connection: &Connection, extent: &Extent, until_ms: i64, now_ms
 /// search too: a clock that was ahead for a while stamped them, and they show nothing about the messages after them.
 fn stamped_by(
     connection: &Connection,
-    extent: &Extent,
+    topic_range: &TopicRange,
     from: i64,
     end: i64,
     now_ms: i64,
 ) -> Attempt<Option<(i64, i64)>> {
     let (mut at, mut low, mut high, mut found) = (from, from, end, None);
     while low < high {
-        match log::first_in(connection, extent.topic, at, high - 1)? {
+        match log::first_in(connection, topic_range.topic, at, high - 1)? {
             Some((offset, created_at_ms)) if created_at_ms > now_ms => low = offset + 1,
             seen => (high, found) = (at, seen.or(found)),
         }
@@ -326,23 +348,23 @@ fn stamped_by(
 }
 
 /// Removes messages with their completion records, range by range.
-fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
+fn remove(connection: &Connection, topic_range: &TopicRange, offsets: &Ranges) -> Attempt<u64> {
     let mut removed = 0;
     for (first, last) in offsets.iter() {
-        removed += log::remove(connection, extent.topic, first, last)?;
+        removed += log::remove(connection, topic_range.topic, first, last)?;
     }
-    tracking::forget_messages(connection, extent.topic, offsets)?;
+    tracking::forget_messages(connection, topic_range.topic, offsets)?;
     debug_assert_eq!(removed, offsets.count(), "only visited messages are removed");
     Ok(removed)
 }
 
 /// Moves the topic's first offset up to the lowest message that is left.
-fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attempt<i64> {
-    let lowest = log::first_in(connection, extent.topic, extent.first, OFFSET_MAX)?;
-    let first = lowest.map_or(extent.head + 1, |(offset, _)| offset);
+fn raise_first(connection: &Connection, topic_range: &TopicRange, removed: u64) -> Attempt<i64> {
+    let lowest = log::first_in(connection, topic_range.topic, topic_range.first, OFFSET_MAX)?;
+    let first = lowest.map_or(topic_range.head + 1, |(offset, _)| offset);
     let removed = i64::try_from(removed).unwrap_or(i64::MAX);
     connection.prepare_cached(super::sql!(clean.raise_first))?.execute(params![
-        extent.topic.0,
+        topic_range.topic.0,
         first,
         removed
     ])?;
@@ -351,7 +373,7 @@ fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attemp
 
 /// What a subscription loses.
 struct Lost<'s> {
-    standing: &'s Standing,
+    progress: &'s SubscriptionProgress,
     /// Offsets at which it had something to do.
     pending: Ranges,
     /// The messages it had not done.
@@ -361,16 +383,16 @@ struct Lost<'s> {
 /// What subscriptions have not done of messages that are about to be removed.
 fn lost_by<'s>(
     connection: &Connection,
-    extent: &Extent,
-    places: &Places<'s>,
+    topic_range: &TopicRange,
+    step_progress: &StepProgress<'s>,
     going: &Ranges,
 ) -> Attempt<Vec<Lost<'s>>> {
     let mut lost = Vec::new();
-    for (standing, done) in places.standings.iter().zip(&places.done) {
+    for (progress, done) in step_progress.all_progress.iter().zip(&step_progress.done) {
         let pending = going.without(done);
         if !pending.is_empty() {
-            let owed = lanes::owed(connection, extent.topic, standing, &pending)?;
-            lost.push(Lost { standing, pending, owed });
+            let owed = lanes::owed(connection, topic_range.topic, progress, &pending)?;
+            lost.push(Lost { progress, pending, owed });
         }
     }
     Ok(lost)
@@ -379,23 +401,23 @@ fn lost_by<'s>(
 /// Counts messages that were removed before subscriptions had done them, and removes the ranges that wait for them.
 fn miss(
     work: &mut Work<'_>,
-    extent: &Extent,
+    topic_range: &TopicRange,
     lost: &[Lost<'_>],
 ) -> Attempt<Vec<(GroupName, MissedMessages)>> {
     let mut missed = Vec::new();
     let mut unblocked = 0;
-    for Lost { standing, pending, owed } in lost {
-        note_missed(work.connection, standing.subscription_id, owed.count(), owed.first().zip(owed.last()))?;
-        unblocked += forget_ranges(work.connection, extent.topic, standing.subscription_id, pending)?;
+    for Lost { progress, pending, owed } in lost {
+        note_missed(work.connection, progress.subscription_id, owed.count(), owed.first().zip(owed.last()))?;
+        unblocked += forget_ranges(work.connection, topic_range.topic, progress.subscription_id, pending)?;
         if let Some((first, last)) = owed.first().zip(owed.last()) {
             let range = Some((Offset(first), Offset(last)));
-            let group = GroupName::new(standing.group.clone())?;
+            let group = GroupName::new(progress.group.clone())?;
             missed.push((group, MissedMessages { count: owed.count(), range }));
         }
     }
     if unblocked > 0 {
         // In a lane other messages may have waited behind them.
-        settle::stir(work, extent.topic)?;
+        settle::wake(work, topic_range.topic)?;
     }
     Ok(missed)
 }
@@ -446,7 +468,7 @@ fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attem
 
 /// Removes entries of the watermark history and of the age history that no retention needs any more. Returns how
 /// many.
-pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
+pub(super) fn forget_watermarks(work: &mut Work<'_>) -> Attempt<u64> {
     let (connection, now_ms, elapsed_ms) = (work.connection, work.now_ms(), elapse(work)?);
     let topics: Vec<i32> = {
         let mut statement = connection.prepare_cached(super::sql!(clean.topics))?;
@@ -454,9 +476,9 @@ pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
     };
     let mut forgotten = 0;
     for topic in topics {
-        let extent = Extent::load(connection, TopicId(topic))?;
-        forgotten += marks::prune(connection, &extent, now_ms)?;
-        forgotten += Ages { connection, extent: &extent, elapsed_ms }.prune()?;
+        let topic_range = TopicRange::load(connection, TopicId(topic))?;
+        forgotten += watermark_history::prune(connection, &topic_range, now_ms)?;
+        forgotten += Ages { connection, topic_range: &topic_range, elapsed_ms }.prune()?;
     }
     Ok(forgotten)
 }

@@ -14,7 +14,7 @@ use crate::clock::guard::{Memory, Reading, Stored, step_ms};
 /// Reads the clock inside a transaction, and moves deadlines if it stepped. `Some` is what to remember once the
 /// transaction is committed. If nothing has changed it only reads a row: another process may have moved deadlines for
 /// a step that was over before this one checked again.
-pub(super) fn look(
+pub(super) fn check(
     connection: &Connection,
     clock: &Clock,
     memory: Option<Memory>,

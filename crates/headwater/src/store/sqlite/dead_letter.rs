@@ -74,7 +74,7 @@ pub(super) async fn purge(store: &SqliteStore, selection: &DeadLetterSelection) 
 }
 
 /// Handles one page, adds it to the result so far, and returns the result for the audit entry.
-type Step<T> = fn(&mut Work<'_>, &Of, &[Letter], &mut T) -> Attempt<serde_json::Value>;
+type Step<T> = fn(&mut Work<'_>, &Of, &[RedriveRow], &mut T) -> Attempt<serde_json::Value>;
 
 /// Runs one step per page, each in a transaction of its own, until no dead letter of the selection is left. The last
 /// step, mostly the only one, also adds the audit entry.
@@ -84,7 +84,7 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     act: &'static str,
     step: Step<T>,
 ) -> Result<T> {
-    let (mut position, mut done) = (Place::default(), T::default());
+    let (mut position, mut done) = (PageEnd::default(), T::default());
     loop {
         let began = Instant::now();
         let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
@@ -111,7 +111,7 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
 
 /// How far a selection has been processed.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct PageEnd {
     after: i64,
     /// The newest dead letter when the run began: a message that is buried later, maybe again, is not part of it.
     until: Option<i64>,
@@ -144,13 +144,13 @@ impl Of {
         Ok(found.optional()?)
     }
 
-    fn lane_of(&self, dead_letter: &Letter) -> Option<u16> {
+    fn lane_of(&self, dead_letter: &RedriveRow) -> Option<u16> {
         (self.lanes > 0).then(|| lane_of(dead_letter.key.as_deref(), dead_letter.message_id, self.lanes))
     }
 }
 
 /// The fields of a dead letter that a redrive needs.
-struct Letter {
+struct RedriveRow {
     dead_letter_key: i64,
     offset: i64,
     message_id: Uuid,
@@ -163,8 +163,8 @@ fn page(
     work: &Work<'_>,
     selection: &DeadLetterSelection,
     subscription: &Of,
-    position: Place,
-) -> Attempt<(Vec<Letter>, Place)> {
+    position: PageEnd,
+) -> Attempt<(Vec<RedriveRow>, PageEnd)> {
     let until = match position.until {
         Some(until) => until,
         None => work
@@ -178,7 +178,7 @@ fn page(
     parameters.extend(rest);
     let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.page))?;
     let mut page = decode::all(&mut statement, parameters.as_slice(), |row| {
-        Ok(Letter {
+        Ok(RedriveRow {
             dead_letter_key: row.get(0)?,
             offset: row.get(1)?,
             message_id: decode::uuid(row, 2)?,
@@ -192,12 +192,12 @@ fn page(
         dead_letter.there = found.is_some();
     }
     let after = page.last().map_or(position.after, |dead_letter| dead_letter.dead_letter_key);
-    Ok((page, Place { after, until: Some(until) }))
+    Ok((page, PageEnd { after, until: Some(until) }))
 }
 
 /// Makes the offsets of the dead letters outstanding, as if they had never been handed out, and removes the
 /// dead letters.
-fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Attempt<u64> {
+fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[RedriveRow]) -> Attempt<u64> {
     let dead_letters = || page.iter().filter(|dead_letter| dead_letter.there);
     let (Some(first), Some(last)) = (
         dead_letters().map(|dead_letter| dead_letter.offset).min(),
@@ -229,11 +229,11 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Atte
         };
         part.insert(work.connection)?;
     }
-    settle::stir(work, subscription.topic_id)?;
+    settle::wake(work, subscription.topic_id)?;
     remove(work, dead_letters())
 }
 
-fn remove<'a>(work: &mut Work<'_>, dead_letters: impl Iterator<Item = &'a Letter>) -> Attempt<u64> {
+fn remove<'a>(work: &mut Work<'_>, dead_letters: impl Iterator<Item = &'a RedriveRow>) -> Attempt<u64> {
     let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.purge))?;
     let mut removed = 0;
     for dead_letter in dead_letters {

@@ -21,7 +21,7 @@ const WATCHING_MAX: Duration = Duration::from_secs(180);
 pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let checked_at_ms: Option<i64> = connection
-        .prepare_cached(super::sql!(detect.last_look))?
+        .prepare_cached(super::sql!(detect.last_run))?
         .query_row([Job::DeadDetection.as_str()], |row| row.get(0))
         .optional()?;
     let watched = checked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
@@ -54,13 +54,13 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
         }
     }
     work.connection
-        .prepare_cached(super::sql!(detect.look))?
+        .prepare_cached(super::sql!(detect.ran))?
         .execute(params![Job::DeadDetection.as_str(), now_ms])?;
     Ok(found)
 }
 
 /// An active subscription that has had a heartbeat.
-struct Pulse {
+struct Candidate {
     subscription_id: i32,
     topic: TopicId,
     topic_name: String,
@@ -82,10 +82,10 @@ enum Verdict {
     Dead,
 }
 
-fn candidates(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
-    let mut statement = work.connection.prepare_cached(super::sql!(detect.pulses))?;
+fn candidates(work: &Work<'_>) -> Attempt<Vec<Candidate>> {
+    let mut statement = work.connection.prepare_cached(super::sql!(detect.candidates))?;
     Ok(decode::all(&mut statement, [], |row| {
-        Ok(Pulse {
+        Ok(Candidate {
             subscription_id: row.get(0)?,
             topic: TopicId(row.get(1)?),
             topic_name: decode::name(row, 2)?,
@@ -98,7 +98,7 @@ fn candidates(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
     })?)
 }
 
-impl Pulse {
+impl Candidate {
     fn verdict(&self, now_ms: i64, watched: bool) -> Verdict {
         let silent_ms = now_ms.saturating_sub(self.heartbeat_at_ms);
         if silent_ms <= self.timeout_ms {
@@ -132,7 +132,7 @@ impl Pulse {
             elapsed_ms
         ])?;
         tracking::stop_counting(work, self.subscription_id)?;
-        settle::stir(work, self.topic)
+        settle::wake(work, self.topic)
     }
 }
 
@@ -140,8 +140,8 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    fn candidate(suspected_at_ms: Option<i64>) -> Pulse {
-        Pulse {
+    fn candidate(suspected_at_ms: Option<i64>) -> Candidate {
+        Candidate {
             subscription_id: 1,
             topic: TopicId(1),
             topic_name: "t".into(),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_death_only_where_somebody_watched() {
+    fn silence_is_death_only_where_detection_ran() {
         assert_eq!(candidate(None).verdict(1_239, true), Verdict::Alive);
         assert_eq!(candidate(None).verdict(1_240, true), Verdict::NearTimeout);
         assert_eq!(candidate(None).verdict(1_300, true), Verdict::NearTimeout);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_kills_nobody() {
+    fn a_clock_that_jumps_back_kills_no_group() {
         assert_eq!(candidate(None).verdict(0, true), Verdict::Alive);
     }
 }

@@ -8,8 +8,8 @@ use super::{millis, reader};
 use crate::limits::DELAY_MAX;
 use crate::store::Finding;
 
-mod accounting;
 mod files;
+mod tracking;
 
 /// Problems listed per check at most: a broken store may have millions.
 const FINDINGS_PER_CHECK_MAX: usize = 100;
@@ -37,7 +37,7 @@ const CHECKS: &[Check] = &[
                 "subscription {subscription}{lane}: outstanding offsets {first}..={last} overlap a range up to {covered}"
             ))
         },
-        remedy: "two holders may have the same messages; delete the younger of the ranges from headwater_range",
+        remedy: "two holders may have the same messages; delete the younger of the ranges from headwater_outstanding",
     },
     Check {
         name: "malformed",
@@ -46,7 +46,7 @@ const CHECKS: &[Check] = &[
             let [subscription, token, first, last] = four(row)?;
             Ok(format!("subscription {subscription}: malformed range {first}..={last} under token {token}"))
         },
-        remedy: "delete the row from headwater_range and replay its offsets",
+        remedy: "delete the row from headwater_outstanding and replay its offsets",
     },
     Check {
         name: "outstanding_beyond_next",
@@ -80,7 +80,7 @@ const CHECKS: &[Check] = &[
                 "subscription {subscription} does not exist but has outstanding {first}..={last}, token {token}"
             ))
         },
-        remedy: "delete the row from headwater_range",
+        remedy: "delete the row from headwater_outstanding",
     },
     Check {
         name: "orphan_cursor",
@@ -145,7 +145,7 @@ pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Findin
 
 fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let mut findings = integrity(connection)?;
-    for check in CHECKS.iter().chain(accounting::CHECKS) {
+    for check in CHECKS.iter().chain(tracking::CHECKS) {
         let mut statement = connection.prepare(check.sql)?;
         let mut rows = statement.query([])?;
         let mut count = 0;
@@ -161,7 +161,7 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     findings.append(&mut topic_names(connection)?);
     findings.append(&mut far_leases(connection, now_ms)?);
     findings.append(&mut changed_epoch(connection, now_ms)?);
-    findings.append(&mut accounting::overdue_jobs(connection, now_ms)?);
+    findings.append(&mut tracking::overdue_jobs(connection, now_ms)?);
     findings.append(&mut files::check(connection));
     Ok(findings)
 }
@@ -230,8 +230,9 @@ fn far_leases(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
         .map(|problem| Finding {
             check: "far_lease",
             problem,
-            remedy: "a clock was wrong; set due_at_ms of the row in headwater_range to 0 to hand it out now"
-                .into(),
+            remedy:
+                "a clock was wrong; set due_at_ms of the row in headwater_outstanding to 0 to hand it out now"
+                    .into(),
         })
         .collect())
 }

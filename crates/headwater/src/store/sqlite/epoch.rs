@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::fault::Attempt;
 use super::log;
-use super::standing::Extent;
+use super::progress::TopicRange;
 use super::work::Work;
 use crate::lease::Epoch;
 use crate::topic::TopicId;
@@ -48,7 +48,7 @@ impl Seen {
     ///
     /// An anchor that retention removed together with everything before it proves nothing and is no break: offsets
     /// below the first are never handed out, and this process has read none above the anchor.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         work: &Work<'_>,
         history: &History,
@@ -61,7 +61,7 @@ impl Seen {
         let anchor = history.anchors.lock().expect("no panic while held").get(&topic).copied();
         if let Some(anchor) = anchor {
             let stored = log::message_id(work.connection, topic, anchor.offset)?;
-            let removed = stored.is_none() && anchor.offset < Extent::load(work.connection, topic)?.first;
+            let removed = stored.is_none() && anchor.offset < TopicRange::load(work.connection, topic)?.first;
             if stored != Some(anchor.message_id) && !removed {
                 self.broken.push(topic);
                 // An offset up to the head without a message may have been removed by retention.

@@ -76,7 +76,7 @@ pub(super) fn read_missed(row: &Row<'_>, at: usize) -> rusqlite::Result<MissedMe
 
 /// The progress of a subscription.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// The first offset never handed out, of the slowest lane.
     pub(super) next: i64,
     /// Everything at or below it is done.
@@ -90,14 +90,14 @@ pub(super) struct Place {
 }
 
 /// The progress of a subscription: its cursors, and what is outstanding below them.
-pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<Place> {
+pub(super) fn position(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<Position> {
     let next: i64 = connection
         .prepare_cached(super::sql!(subscribe.next))?
         .query_row([subscription_id], |row| row.get(0))?;
     let mut statement = connection.prepare_cached(super::sql!(subscribe.held))?;
     Ok(statement.query_row(params![subscription_id, now_ms], |row| {
         let lowest: i64 = row.get(0)?;
-        Ok(Place {
+        Ok(Position {
             next,
             floor: lowest.min(next) - 1,
             outstanding: decode::count(row, 1)?,

@@ -132,7 +132,7 @@ pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
     let tokens: BTreeSet<i64> = ended.iter().map(|(token, _)| *token).collect();
     let topics: BTreeSet<i32> = ended.iter().filter_map(|(_, topic)| *topic).collect();
     for topic in topics {
-        settle::stir(work, TopicId(topic))?;
+        settle::wake(work, TopicId(topic))?;
     }
     Ok(tokens.len() as u64)
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_process_is_told_from_one_that_runs() {
+    fn a_stopped_process_is_distinguished_from_a_running_one() {
         assert!(is_stopped("4711 (a) T (b) T 1 2 3"));
         assert!(!is_stopped("4711 (a) T (b) S 1 2 3"));
         let stopped = Holder { pid: 1, program: Some("python3".into()), stopped: true };

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::Connection;
 
 use super::fault::Attempt;
+use super::progress::TopicRange;
 use super::range::Part;
-use super::standing::Extent;
 use super::work::Work;
 use super::{clean, log, reader, settle};
 use crate::error::Result;
@@ -152,9 +152,9 @@ pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -
 
 /// The offsets of a range whose messages were lost to damage: read on one snapshot.
 fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Ranges> {
-    let Some(extent) = Extent::find(connection, topic)? else { return Ok(Ranges::default()) };
-    let (first, last) = (range.first.0.max(extent.first), range.last.0.min(extent.head));
-    if extent.removed >= extent.first || first > last {
+    let Some(topic_range) = TopicRange::find(connection, topic)? else { return Ok(Ranges::default()) };
+    let (first, last) = (range.first.0.max(topic_range.first), range.last.0.min(topic_range.head));
+    if topic_range.removed >= topic_range.first || first > last {
         return Ok(Ranges::default());
     }
     let stored = log::stored(connection, topic, first, last, u32::MAX)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use rusqlite::Connection;
 
 use super::fault::Attempt;
-use super::standing::{Held, Standing, outstanding};
+use super::progress::{Held, SubscriptionProgress, outstanding};
 use super::{decode, log};
 use crate::message::lane_of;
 use crate::store::sqlite::ranges::Ranges;
@@ -55,17 +55,17 @@ impl Lanes {
 pub(super) fn owed(
     connection: &Connection,
     topic: TopicId,
-    standing: &Standing,
+    progress: &SubscriptionProgress,
     pending: &Ranges,
 ) -> Attempt<Ranges> {
-    let Some((first, last)) = pending.first().zip(pending.last()).filter(|_| standing.lanes > 0) else {
+    let Some((first, last)) = pending.first().zip(pending.last()).filter(|_| progress.lanes > 0) else {
         return Ok(pending.clone());
     };
-    let lanes = Lanes::load(connection, standing.subscription_id, first, last)?;
+    let lanes = Lanes::load(connection, progress.subscription_id, first, last)?;
     let mut owed = Vec::new();
     for (first, last) in pending.iter() {
         for (offset, message_id, key) in log::keys(connection, topic, first, last)? {
-            let lane = lane_of(key.as_deref(), message_id, standing.lanes);
+            let lane = lane_of(key.as_deref(), message_id, progress.lanes);
             if !lanes.has_done(Some(lane), offset) {
                 owed.push((offset, offset));
             }

@@ -4,7 +4,7 @@
 //! log, which is *before* the commit becomes visible: between the two is the wait for the disk. [`super::watch`] has
 //! the rules for that.
 
-pub(super) use self::system::{Bell, Notices};
+pub(super) use self::system::{Notices, WakeSignal};
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -21,11 +21,11 @@ mod system {
 
     /// Ends a wait for notices from another thread.
     #[derive(Debug)]
-    pub(in super::super) struct Bell(OwnedFd);
+    pub(in super::super) struct WakeSignal(OwnedFd);
 
-    impl Bell {
+    impl WakeSignal {
         /// Ends the wait in progress, or the next one.
-        pub(in super::super) fn ring(&self) {
+        pub(in super::super) fn send(&self) {
             // Fails only after 2^64 - 2 calls that no wait has consumed: the next wait then ends anyway.
             let _ = write(&self.0, &1_u64.to_ne_bytes());
         }
@@ -35,7 +35,7 @@ mod system {
     #[derive(Debug)]
     pub(in super::super) struct Notices {
         inotify: OwnedFd,
-        bell: Arc<Bell>,
+        wake_signal: Arc<WakeSignal>,
         /// Waiting failed: another wait would spin.
         broken: Cell<bool>,
     }
@@ -53,26 +53,26 @@ mod system {
         /// Never has a notice, as on a file system that does not report writes.
         pub(in super::super) fn of_nothing() -> io::Result<Self> {
             let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-            let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-            Ok(Notices { inotify, bell: Arc::new(Bell(bell)), broken: Cell::new(false) })
+            let wake_signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+            Ok(Notices { inotify, wake_signal: Arc::new(WakeSignal(wake_signal)), broken: Cell::new(false) })
         }
 
-        pub(in super::super) fn bell(&self) -> Arc<Bell> {
-            Arc::clone(&self.bell)
+        pub(in super::super) fn wake_signal(&self) -> Arc<WakeSignal> {
+            Arc::clone(&self.wake_signal)
         }
 
         /// Waits until a notice comes, another thread ends the wait, or the time is over.
         pub(in super::super) fn wait(&self, at_most: Duration) {
             let timeout = Timespec::try_from(at_most).ok();
             let mut sources =
-                [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.bell.0, PollFlags::IN)];
+                [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.wake_signal.0, PollFlags::IN)];
             match poll(&mut sources, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => self.broken.set(true),
             }
             if !sources[1].revents().is_empty() {
                 // Resets the event; a failure means that it was not set.
-                let _ = read(&self.bell.0, &mut [0_u8; 8]);
+                let _ = read(&self.wake_signal.0, &mut [0_u8; 8]);
             }
         }
 
@@ -100,10 +100,10 @@ mod system {
     use std::time::Duration;
 
     #[derive(Debug)]
-    pub(in super::super) enum Bell {}
+    pub(in super::super) enum WakeSignal {}
 
-    impl Bell {
-        pub(in super::super) fn ring(&self) {
+    impl WakeSignal {
+        pub(in super::super) fn send(&self) {
             match *self {}
         }
     }
@@ -116,7 +116,7 @@ mod system {
             Err(io::ErrorKind::Unsupported.into())
         }
 
-        pub(in super::super) fn bell(&self) -> Arc<Bell> {
+        pub(in super::super) fn wake_signal(&self) -> Arc<WakeSignal> {
             match *self {}
         }
 

@@ -260,7 +260,7 @@ fn schedule(
         &message.payload[..],
     ])?;
     // Waiters must claim again to get the new due time.
-    log.stirs += 1;
+    log.wakes += 1;
     Ok(())
 }
 
@@ -273,7 +273,7 @@ pub(super) struct Log {
     /// `last_offset` after the last command that succeeded; `None` before one did.
     confirmed: Option<i64>,
     stored: i64,
-    stirs: i64,
+    wakes: i64,
     payload_bytes_max: usize,
     dedup_window_ms: i64,
     /// No subscription counts, and the topic then refuses messages. Read again after every command that may change
@@ -332,11 +332,11 @@ impl Logs {
     /// Writes the heads back, so that other commands of this transaction see them.
     pub(super) fn flush(&mut self, connection: &Connection) -> Attempt<()> {
         for log in self.0.drain(..) {
-            if log.last_offset != log.stored || log.stirs > 0 {
+            if log.last_offset != log.stored || log.wakes > 0 {
                 connection.prepare_cached(super::sql!(publish.head))?.execute(params![
                     log.topic_id.0,
                     log.last_offset,
-                    log.stirs
+                    log.wakes
                 ])?;
             }
         }
@@ -355,7 +355,7 @@ fn load(connection: &Connection, topic: &TopicName) -> Attempt<Option<Log>> {
                 last_offset,
                 confirmed: None,
                 stored: last_offset,
-                stirs: 0,
+                wakes: 0,
                 payload_bytes_max: row.get::<_, i64>(2)?.try_into().unwrap_or_default(),
                 dedup_window_ms: row.get(3)?,
                 blocked: row.get(4)?,

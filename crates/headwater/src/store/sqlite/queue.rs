@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::notice::{Bell, Notices};
+use super::notice::{Notices, WakeSignal};
 
 /// The result of taking from the queue.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct State<T> {
     /// Takers asleep: a push signals only if there is one, which saves a system call under load.
     asleep: usize,
     /// Wakes the taker that sleeps until a notice comes: it does not wait on `ready`.
-    bell: Option<Arc<Bell>>,
+    wake_signal: Option<Arc<WakeSignal>>,
     /// Items that hold no slot, and so free none.
     unplaced: usize,
     nudged: bool,
@@ -63,7 +63,7 @@ impl<T> Queue<T> {
         let state = State {
             items: VecDeque::new(),
             asleep: 0,
-            bell: None,
+            wake_signal: None,
             unplaced: 0,
             nudged: false,
             closed: false,
@@ -97,12 +97,12 @@ impl<T> Queue<T> {
     }
 
     /// Wakes a taker after releasing the lock, because the taker acquires the lock first. One signal is enough, so
-    /// `bell` is removed.
+    /// `wake_signal` is removed.
     fn wake_one(&self, mut state: MutexGuard<'_, State<T>>) {
-        let (asleep, bell) = (state.asleep > 0, state.bell.take());
+        let (asleep, wake_signal) = (state.asleep > 0, state.wake_signal.take());
         drop(state);
-        match bell {
-            Some(bell) => bell.ring(),
+        match wake_signal {
+            Some(wake_signal) => wake_signal.send(),
             None if asleep => self.ready.notify_one(),
             None => {}
         }
@@ -134,11 +134,11 @@ impl<T> Queue<T> {
     ) -> MutexGuard<'q, State<T>> {
         if let Sleep::UntilNotice(notices, at_most) = sleep {
             // The signal stays set until the wait consumes it: a caller may send it before the wait begins.
-            state.bell = Some(notices.bell());
+            state.wake_signal = Some(notices.wake_signal());
             drop(state);
             notices.wait(at_most);
             state = self.lock();
-            state.bell = None;
+            state.wake_signal = None;
             return state;
         }
         state.asleep += 1;
@@ -244,7 +244,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn whoever_sleeps_until_a_notice_is_woken_by_callers_too() {
+    async fn a_writer_that_sleeps_until_a_notice_is_woken_by_callers_too() {
         let queue = Arc::new(Queue::new(2));
         let taker = std::thread::spawn({
             let queue = Arc::clone(&queue);

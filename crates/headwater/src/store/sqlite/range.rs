@@ -11,7 +11,7 @@ pub(super) const DUE_NOW: i64 = 0;
 /// `due_at_ms` of a lease without a deadline.
 pub(super) const DUE_NEVER: i64 = i64::MAX;
 
-/// One row of `headwater_range`.
+/// One row of `headwater_outstanding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) token: i64,

@@ -37,7 +37,7 @@ impl Readers {
             let (reads, trust) = (Arc::clone(&reads), Arc::clone(trust));
             threads.push(thread.spawn(move || {
                 serve(&connection, &reads);
-                trust.before_close(&connection);
+                trust.close(connection);
             })?);
         }
         Ok((Readers { reads }, threads))

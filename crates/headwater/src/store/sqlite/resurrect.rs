@@ -4,8 +4,8 @@
 use rusqlite::params;
 
 use super::fault::Attempt;
+use super::progress::{SubscriptionProgress, TopicRange};
 use super::range::DUE_NEVER;
-use super::standing::{Extent, Standing};
 use super::work::Work;
 use super::{audit, group, settle, tracking};
 use crate::message::Offset;
@@ -31,7 +31,7 @@ pub(super) fn resurrect(
     if resurrected {
         revive(work, topic.topic_id, found.subscription_id, behind_max)?;
     }
-    let next = group::place(work.connection, found.subscription_id, work.now_ms())?.next;
+    let next = group::position(work.connection, found.subscription_id, work.now_ms())?.next;
     if resurrected {
         let detail =
             serde_json::json!({ "behind_max": behind_max, "next": next, "missed": found.missed.count });
@@ -49,8 +49,8 @@ pub(super) fn revive(
     behind_max: Option<u64>,
 ) -> Attempt<()> {
     let now_ms = work.now_ms();
-    let counted = Standing::one(work.connection, subscription_id)?.1.counts;
-    let Extent { first, head, .. } = Extent::load(work.connection, topic)?;
+    let counted = SubscriptionProgress::one(work.connection, subscription_id)?.1.counts;
+    let TopicRange { first, head, .. } = TopicRange::load(work.connection, topic)?;
     leave_behind(work, subscription_id, first, now_ms)?;
     if let Some(behind_max) = behind_max {
         let behind_max = i64::try_from(behind_max).unwrap_or(i64::MAX);
@@ -62,7 +62,7 @@ pub(super) fn revive(
     if !counted {
         tracking::start_counting(work, subscription_id)?;
     }
-    settle::stir(work, topic)
+    settle::wake(work, topic)
 }
 
 /// Moves a subscription's cursors up to an offset and removes everything it has outstanding below.

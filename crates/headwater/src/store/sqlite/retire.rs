@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rusqlite::params;
 
 use super::fault::Attempt;
-use super::standing::{Extent, Standing};
+use super::progress::{SubscriptionProgress, TopicRange};
 use super::work::{Kind, Work};
 use super::{SqliteStore, clean, decode, heartbeat, log, millis, resurrect, state};
 use crate::error::Result;
@@ -44,7 +44,7 @@ pub(super) async fn clean_subscriptions(
             step.deleted.push((old.topic, old.group));
         }
     }
-    step.forgotten = store.write(Kind::Consume, clean::forget_marks).await?;
+    step.forgotten = store.write(Kind::Consume, clean::forget_watermarks).await?;
     step.forgotten += store.write(Kind::Consume, forget_activities).await?;
     for forget in [forget_dedup, forget_inbox] {
         loop {
@@ -87,9 +87,9 @@ fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<bool> {
     if !zombies(work)?.iter().any(|zombie| zombie.subscription_id == subscription_id) {
         return Ok(false);
     }
-    let (topic, standing) = Standing::one(work.connection, subscription_id)?;
-    let first = Extent::load(work.connection, topic)?.first;
-    if standing.floor >= first - 1 {
+    let (topic, progress) = SubscriptionProgress::one(work.connection, subscription_id)?;
+    let first = TopicRange::load(work.connection, topic)?.first;
+    if progress.floor >= first - 1 {
         return Ok(false);
     }
     resurrect::cut_off(work, subscription_id, first)?;
@@ -108,8 +108,8 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
     if !past(work, older_than)?.iter().any(|old| old.subscription_id == subscription_id) {
         return Ok(false);
     }
-    let (topic, standing) = Standing::one(work.connection, subscription_id)?;
-    if standing.state == SubscriptionState::Dead && has_unread(work, topic, &standing)? {
+    let (topic, progress) = SubscriptionProgress::one(work.connection, subscription_id)?;
+    if progress.state == SubscriptionState::Dead && has_unread(work, topic, &progress)? {
         return Ok(false);
     }
     state::delete(work, subscription_id)?;
@@ -117,9 +117,9 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
 }
 
 /// Whether a message is stored that the subscription has not done.
-fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
-    let extent = Extent::load(work.connection, topic)?;
-    for (first, last) in standing.pending(work.connection, extent.first, extent.head)?.iter() {
+fn has_unread(work: &Work<'_>, topic: TopicId, progress: &SubscriptionProgress) -> Attempt<bool> {
+    let topic_range = TopicRange::load(work.connection, topic)?;
+    for (first, last) in progress.pending(work.connection, topic_range.first, topic_range.head)?.iter() {
         if log::first_in(work.connection, topic, first, last)?.is_some() {
             return Ok(true);
         }

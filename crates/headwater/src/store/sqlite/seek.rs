@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
-use super::standing::{Extent, Standing};
+use super::progress::{SubscriptionProgress, TopicRange};
 use super::work::Work;
 use super::{audit, group, log, settle, subscribe, tracking};
 use crate::message::Offset;
@@ -19,7 +19,7 @@ struct Plan {
     topic: TopicId,
     first: i64,
     head: i64,
-    standing: Standing,
+    progress: SubscriptionProgress,
     moved: Moved,
 }
 
@@ -32,25 +32,25 @@ fn plan(
 ) -> Attempt<Plan> {
     let (topic, found) = group::get_alive(connection, name, group, "seek")?;
     let (subscription_id, topic) = (found.subscription_id, topic.topic_id);
-    let Extent { first, head, .. } = Extent::load(connection, topic)?;
+    let TopicRange { first, head, .. } = TopicRange::load(connection, topic)?;
     let to = subscribe::start_offset(connection, topic, to)?;
-    let (_, standing) = Standing::one(connection, subscription_id)?;
+    let (_, progress) = SubscriptionProgress::one(connection, subscription_id)?;
     let leases_lost = group::leases(connection, subscription_id, now_ms)?;
-    let moved = Moved { from: Offset(standing.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
-    Ok(Plan { subscription_id, topic, first, head, standing, moved })
+    let moved = Moved { from: Offset(progress.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
+    Ok(Plan { subscription_id, topic, first, head, progress, moved })
 }
 
 /// Computes the effect of a move without making it. Counts messages, so it runs on a reader.
-pub(super) fn look(
+pub(super) fn read_plan(
     connection: &Connection,
     name: &TopicName,
     group: &GroupName,
     to: Start,
     now_ms: i64,
 ) -> Attempt<Moved> {
-    let Plan { topic, first, head, standing, moved, .. } = plan(connection, name, group, to, now_ms)?;
+    let Plan { topic, first, head, progress, moved, .. } = plan(connection, name, group, to, now_ms)?;
     let to = moved.to.0;
-    let pending = standing.pending(connection, first, head)?;
+    let pending = progress.pending(connection, first, head)?;
     let again = Ranges::of(to.max(first), head).without(&pending);
     let never = pending.within(first, to.saturating_sub(1));
     Ok(Moved {
@@ -62,7 +62,7 @@ pub(super) fn look(
 
 /// Moves the cursor. The topic's waiters are woken: there may be messages for them.
 ///
-/// How many messages are replayed or skipped was counted just before, by [`look`]: messages that were published or
+/// How many messages are replayed or skipped was counted just before, by [`read_plan`]: messages that were published or
 /// settled in between are moved over like the rest, but are not in these counts.
 pub(super) fn seek(
     work: &mut Work<'_>,
@@ -87,6 +87,6 @@ pub(super) fn seek(
         "leases_lost": moved.leases_lost,
     });
     audit::note(work, actor, "seek", Some(name.as_str()), Some(group.as_str()), &detail)?;
-    settle::stir(work, topic)?;
+    settle::wake(work, topic)?;
     Ok(moved)
 }

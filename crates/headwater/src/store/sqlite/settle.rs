@@ -67,7 +67,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
     let last = held.iter().map(|part| part.range().last.0).max();
     let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "first": first, "last": last });
     audit::note(work, actor, "release_lease", Some(&topic), Some(&group), &detail)?;
-    stir(work, topic_id)
+    wake(work, topic_id)
 }
 
 /// The ranges held under a lease, before its deadline.
@@ -101,7 +101,7 @@ fn ack_all(work: &mut Work<'_>, id: &LeaseId, logged: bool, now_ms: i64) -> Atte
         Some((subscription_id, Some(_))) => {
             // The lane is free for another owner.
             let (topic, _) = topic_of(work, *subscription_id)?;
-            stir(work, topic)?;
+            wake(work, topic)?;
             Ok(Ok(()))
         }
     }
@@ -146,7 +146,7 @@ fn settle_parts(
         }
     }
     if claimable {
-        stir(work, topic)?;
+        wake(work, topic)?;
     }
     Ok(Ok(()))
 }
@@ -186,8 +186,8 @@ pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicI
 }
 
 /// Wakes the waiters of a topic: those of this process after COMMIT, those of others by the changed row of the topic.
-pub(super) fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!(settle.stir))?.execute([topic.0])?;
+pub(super) fn wake(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!(settle.wake))?.execute([topic.0])?;
     work.wake(topic);
     Ok(())
 }

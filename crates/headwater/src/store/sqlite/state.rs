@@ -36,7 +36,7 @@ pub(super) fn set(
     }
     let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str(), "leases_lost": leases_lost });
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
-    settle::stir(work, topic.topic_id)
+    settle::wake(work, topic.topic_id)
 }
 
 /// Rows that one step deletes at most: the writer is shared.

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
 use super::fault::Attempt;
-use super::group::{self, Place};
-use super::standing::Extent;
+use super::group::{self, Position};
+use super::progress::TopicRange;
 use super::{decode, log, millis, topic};
 use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
@@ -23,14 +23,14 @@ pub(super) fn list(
     now_ms: i64,
 ) -> Attempt<Vec<SubscriptionStatus>> {
     let topic = topic::get(connection, name)?;
-    let head = Extent::load(connection, topic.topic_id)?.head;
+    let head = TopicRange::load(connection, topic.topic_id)?.head;
     let mut statement = connection.prepare_cached(super::sql!(subscribe.list))?;
     let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
     for Listed { mut status, lanes, restarts_floor } in rows {
-        let place = group::place(connection, status.subscription_id.0, now_ms)?;
-        fill_progress(&mut status, &place, lanes, head);
-        if restarts_floor.is_none_or(|floor| place.floor > floor) {
+        let position = group::position(connection, status.subscription_id.0, now_ms)?;
+        fill_progress(&mut status, &position, lanes, head);
+        if restarts_floor.is_none_or(|floor| position.floor > floor) {
             status.restarts = 0;
         }
         if lanes > 0 {
@@ -39,7 +39,7 @@ pub(super) fn list(
             status.lanes_full = full.query_row(parameters, |row| row.get(0))?;
         }
         if status.lag > 0 {
-            let oldest = log::first_in(connection, topic.topic_id, place.floor + 1, head)?;
+            let oldest = log::first_in(connection, topic.topic_id, position.floor + 1, head)?;
             status.oldest_pending = oldest.and_then(|(_, at_ms)| Timestamp::from_millisecond(at_ms).ok());
         }
         let timeout_ms = millis(topic.settings.heartbeat_timeout);
@@ -92,18 +92,18 @@ impl Listed {
     }
 }
 
-fn fill_progress(status: &mut SubscriptionStatus, place: &Place, lanes: u16, head: i64) {
-    let not_handed_out = u64::try_from(head - place.next + 1).unwrap_or_default();
-    status.next = Offset(place.next);
-    status.floor = Offset(place.floor);
+fn fill_progress(status: &mut SubscriptionStatus, position: &Position, lanes: u16, head: i64) {
+    let not_handed_out = u64::try_from(head - position.next + 1).unwrap_or_default();
+    status.next = Offset(position.next);
+    status.floor = Offset(position.floor);
     status.lag = match lanes {
-        0 => not_handed_out + place.outstanding,
-        _ => u64::try_from(head - place.floor).unwrap_or_default(),
+        0 => not_handed_out + position.outstanding,
+        _ => u64::try_from(head - position.floor).unwrap_or_default(),
     };
-    status.leased = place.leased;
-    status.waiting = place.waiting;
-    status.in_flight = place.in_flight;
-    status.retrying = place.retrying;
+    status.leased = position.leased;
+    status.waiting = position.waiting;
+    status.in_flight = position.in_flight;
+    status.retrying = position.retrying;
 }
 
 fn activity(

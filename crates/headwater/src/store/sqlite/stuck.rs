@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::log::Stored;
-use super::standing::{Extent, Standing};
+use super::progress::{SubscriptionProgress, TopicRange};
 use super::work::Work;
 use super::{audit, clean, log, millis, resurrect, settle, subscribe, topic};
 use crate::message::Offset;
@@ -27,12 +27,12 @@ pub(super) fn stuck(
     let topic = topic::get(connection, name)?.topic_id;
     let until = last_older(connection, topic, older_than, now_ms)?;
     let mut all = Vec::new();
-    for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.counts) {
-        let found = log::count(connection, topic, &standing.pending(connection, 1, until)?)?;
+    for progress in SubscriptionProgress::all(connection, topic)?.iter().filter(|progress| progress.counts) {
+        let found = log::count(connection, topic, &progress.pending(connection, 1, until)?)?;
         let Some((first, _)) = found.range else { continue };
         let published = log::first_in(connection, topic, first, first)?;
         if let Some(oldest) = published.and_then(|(_, at_ms)| Timestamp::from_millisecond(at_ms).ok()) {
-            let group = GroupName::new(standing.group.clone())?;
+            let group = GroupName::new(progress.group.clone())?;
             all.push(Stuck { group, messages: found.messages, oldest });
         }
     }
@@ -67,7 +67,7 @@ struct GivenUp {
 
 impl Plan {
     /// The plan as it is returned to the operator.
-    pub(super) fn told(&self) -> Vec<ForceCompleted> {
+    pub(super) fn shown(&self) -> Vec<ForceCompleted> {
         let completed = |given_up: &GivenUp| ForceCompleted {
             group: given_up.group.clone(),
             messages: given_up.stored.messages,
@@ -78,16 +78,25 @@ impl Plan {
 
     /// The earlier count for the same messages: nothing was removed since, and the group's pending messages are the
     /// same.
-    fn counted(&self, extent: &Extent, standing: &Standing, pending: &Ranges) -> Option<Stored> {
+    fn counted(
+        &self,
+        topic_range: &TopicRange,
+        progress: &SubscriptionProgress,
+        pending: &Ranges,
+    ) -> Option<Stored> {
         let same = |given_up: &&GivenUp| {
-            given_up.subscription_id == standing.subscription_id && given_up.pending == *pending
+            given_up.subscription_id == progress.subscription_id && given_up.pending == *pending
         };
-        self.given_up.iter().filter(|_| self.removed == extent.removed).find(same).map(|found| found.stored)
+        self.given_up
+            .iter()
+            .filter(|_| self.removed == topic_range.removed)
+            .find(same)
+            .map(|found| found.stored)
     }
 }
 
 /// Computes what would be given up. Counts messages, so it runs on a reader.
-pub(super) fn look(
+pub(super) fn read_plan(
     connection: &Connection,
     name: &TopicName,
     older_than: Duration,
@@ -100,25 +109,25 @@ pub(super) fn look(
 
 /// The same up to an offset. What was counted before is not counted again; a change in between is rare.
 fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Plan>) -> Attempt<Plan> {
-    let extent = Extent::load(connection, topic)?;
-    let standings = Standing::all(connection, topic)?;
+    let topic_range = TopicRange::load(connection, topic)?;
+    let all_progress = SubscriptionProgress::all(connection, topic)?;
     // An operator requests it: dead groups do not retain what they would give up, not even in a queue.
-    let living = standings.iter().filter(|standing| standing.state != SubscriptionState::Dead);
-    let until = living.map(|standing| standing.floor).fold(until.min(extent.head), i64::min);
+    let living = all_progress.iter().filter(|progress| progress.state != SubscriptionState::Dead);
+    let until = living.map(|progress| progress.floor).fold(until.min(topic_range.head), i64::min);
     let mut given_up = Vec::new();
-    for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
-        let pending = standing.pending(connection, extent.first, until)?;
-        let stored = match before.and_then(|before| before.counted(&extent, standing, &pending)) {
+    for progress in all_progress.iter().filter(|progress| progress.state == SubscriptionState::Dead) {
+        let pending = progress.pending(connection, topic_range.first, until)?;
+        let stored = match before.and_then(|before| before.counted(&topic_range, progress, &pending)) {
             Some(counted) => counted,
             None => log::count(connection, topic, &pending)?,
         };
         if stored.messages > 0 {
             let (subscription_id, group) =
-                (standing.subscription_id, GroupName::new(standing.group.clone())?);
+                (progress.subscription_id, GroupName::new(progress.group.clone())?);
             given_up.push(GivenUp { subscription_id, group, pending, stored });
         }
     }
-    Ok(Plan { topic, until, removed: extent.removed, given_up })
+    Ok(Plan { topic, until, removed: topic_range.removed, given_up })
 }
 
 /// Gives the messages up: the cursors move past them, and they are counted as missed.
@@ -139,6 +148,6 @@ pub(super) fn force_complete(
     let detail =
         serde_json::json!({ "older_than_ms": millis(older_than), "until": plan.until, "groups": groups });
     audit::note(work, actor, "force_complete", Some(name.as_str()), None, &detail)?;
-    settle::stir(work, plan.topic)?;
-    Ok(plan.told())
+    settle::wake(work, plan.topic)?;
+    Ok(plan.shown())
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::group::{self, Group};
-use super::standing::Extent;
+use super::progress::TopicRange;
 use super::work::Work;
 use super::{OFFSET_MAX, log, millis, policy, resurrect, topic, tracking};
 use crate::error::Error;
@@ -40,8 +40,8 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
     if found.state == SubscriptionState::Dead {
         resurrect::revive(work, topic.topic_id, subscription_id, None)?;
     } else {
-        let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
-        let head = Extent::load(work.connection, topic.topic_id)?.head;
+        let floor = group::position(work.connection, subscription_id, now_ms)?.floor;
+        let head = TopicRange::load(work.connection, topic.topic_id)?.head;
         let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
         work.connection.prepare_cached(super::sql!(subscribe.restart))?.execute(params![
             subscription_id,
@@ -104,7 +104,7 @@ fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
 pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start) -> Attempt<i64> {
     // Reads the log before its bounds: a message removed in between is below the first offset.
     let stored = log::first_in(connection, topic, 0, OFFSET_MAX)?;
-    let Extent { first, head: last, .. } = Extent::load(connection, topic)?;
+    let TopicRange { first, head: last, .. } = TopicRange::load(connection, topic)?;
     let lowest = stored.map_or(last + 1, |(offset, _)| offset).max(first);
     Ok(match start {
         Start::Beginning => lowest,

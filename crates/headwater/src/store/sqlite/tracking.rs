@@ -16,7 +16,7 @@ use rusqlite::{Connection, params};
 use self::backfill::Turn;
 use super::fault::Attempt;
 use super::maintenance::STEP_MESSAGES_MAX;
-use super::standing::{Extent, Standing};
+use super::progress::{SubscriptionProgress, TopicRange};
 use super::work::{self, Kind, Work};
 use super::{OFFSET_MAX, SqliteStore, decode, group, reader, row_key};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
@@ -87,39 +87,39 @@ impl store::Tracking for SqliteStore {
 /// A subscription was created or resurrected: from now on it counts. It continues at its cursor.
 pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
-    let (topic, standing) = Standing::one(connection, subscription_id)?;
-    let extent = Extent::load(connection, topic)?;
+    let (topic, progress) = SubscriptionProgress::one(connection, subscription_id)?;
+    let topic_range = TopicRange::load(connection, topic)?;
     group::counting_changed(work, topic)?;
-    let bit = match standing.bit {
+    let bit = match progress.bit {
         // A resurrected subscription has kept its bit, and `applied` still shows its completion in the records that
         // have the bit.
         Some(bit) => Some(bit),
-        None if extent.counts_references() => {
-            let done = standing.done(connection, 1, extent.tracked_until)?;
-            set_applied(connection, subscription_id, (1, extent.tracked_until), &done)?;
-            Some(free_bit(connection, &extent)?)
+        None if topic_range.counts_references() => {
+            let done = progress.done(connection, 1, topic_range.tracked_until)?;
+            set_applied(connection, subscription_id, (1, topic_range.tracked_until), &done)?;
+            Some(free_bit(connection, &topic_range)?)
         }
         None => None,
     };
     connection.prepare_cached(super::sql!(tracking.begin))?.execute(params![
         subscription_id,
         bit,
-        standing.floor + 1
+        progress.floor + 1
     ])?;
-    backfill::begin(connection, &extent, &standing, &BackfillLimits::default(), work.now_ms())
+    backfill::begin(connection, &topic_range, &progress, &BackfillLimits::default(), work.now_ms())
 }
 
 /// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Its bit is removed from
 /// pending completion records in steps.
 pub(super) fn stop_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
-    let (topic, standing) = Standing::one(connection, subscription_id)?;
-    if standing.counts {
+    let (topic, progress) = SubscriptionProgress::one(connection, subscription_id)?;
+    if progress.counts {
         return Ok(());
     }
-    let extent = Extent::load(connection, topic)?;
+    let topic_range = TopicRange::load(connection, topic)?;
     group::counting_changed(work, topic)?;
-    let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
+    let released_until = (topic_range.counts_references() && progress.bit.is_some()).then_some(0);
     connection
         .prepare_cached(super::sql!(tracking.release_begin))?
         .execute(params![subscription_id, released_until])?;
@@ -128,12 +128,12 @@ pub(super) fn stop_counting(work: &mut Work<'_>, subscription_id: i32) -> Attemp
 
 /// The topic became a queue, or pub/sub: its dead groups count from now on, or no longer.
 pub(super) fn semantics_changed(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
-    let standings = Standing::all(work.connection, topic)?;
-    for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
-        if standing.counts {
-            start_counting(work, standing.subscription_id)?;
+    let all_progress = SubscriptionProgress::all(work.connection, topic)?;
+    for progress in all_progress.iter().filter(|progress| progress.state == SubscriptionState::Dead) {
+        if progress.counts {
+            start_counting(work, progress.subscription_id)?;
         } else {
-            stop_counting(work, standing.subscription_id)?;
+            stop_counting(work, progress.subscription_id)?;
         }
     }
     Ok(())
@@ -176,25 +176,25 @@ pub(super) fn forget_subscription(connection: &Connection, subscription_id: i32)
 /// Changes the tracking mode of a topic. The steps of [`step::track`] create or remove the completion records.
 pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Tracking) -> Attempt<()> {
     let connection = work.connection;
-    let extent = Extent::load(connection, topic)?;
-    if extent.tracking == target {
+    let topic_range = TopicRange::load(connection, topic)?;
+    if topic_range.tracking == target {
         return Ok(());
     }
-    if extent.change_until.is_some() {
+    if topic_range.change_until.is_some() {
         let text = format!(
             "a change of tracking is under way: topic {} becomes {}; wait until it is done, see `headwater topic show`",
-            extent.name,
-            extent.tracking.as_str()
+            topic_range.name,
+            topic_range.tracking.as_str()
         );
         return Err(Error::new(ErrorKind::Conflict, text).into());
     }
     let (tracked_until, change_until) = match target {
         Tracking::ReferenceCounting => {
-            give_bits(connection, &extent)?;
+            give_bits(connection, &topic_range)?;
             backfill::complete_all(connection, topic)?;
-            (extent.first - 1, (extent.head >= extent.first).then_some(extent.head))
+            (topic_range.first - 1, (topic_range.head >= topic_range.first).then_some(topic_range.head))
         }
-        Tracking::OffsetWatermark => (extent.tracked_until, Some(extent.tracked_until)),
+        Tracking::OffsetWatermark => (topic_range.tracked_until, Some(topic_range.tracked_until)),
     };
     connection.prepare_cached(super::sql!(tracking.change))?.execute(params![
         topic.0,
@@ -202,15 +202,15 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
         tracked_until,
         change_until
     ])?;
-    if target == Tracking::OffsetWatermark && !has_records(connection, &extent)? {
+    if target == Tracking::OffsetWatermark && !has_records(connection, &topic_range)? {
         forget_bits(connection, topic)?;
     }
     Ok(())
 }
 
-fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
+fn has_records(connection: &Connection, topic_range: &TopicRange) -> Attempt<bool> {
     let mut statement = connection.prepare_cached(super::sql!(tracking.any))?;
-    let bounds = [row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)];
+    let bounds = [row_key(topic_range.topic, 0), row_key(topic_range.topic, OFFSET_MAX)];
     Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
@@ -225,53 +225,54 @@ fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
 
 /// Assigns a bit to every subscription of a topic without completion records. Records are created from where each
 /// group began.
-fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
-    let standings = Standing::all(connection, extent.topic)?;
-    if u32::try_from(standings.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
-        return Err(too_many_groups(extent).into());
+fn give_bits(connection: &Connection, topic_range: &TopicRange) -> Attempt<()> {
+    let all_progress = SubscriptionProgress::all(connection, topic_range.topic)?;
+    if u32::try_from(all_progress.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
+        return Err(too_many_groups(topic_range).into());
     }
     let mut statement = connection.prepare_cached(super::sql!(tracking.begin))?;
     let mut used = 0;
-    for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
-        let parameters = params![standing.subscription_id, i64::MAX];
+    for (bit, progress) in (0..TRACKED_GROUPS_MAX).zip(&all_progress) {
+        let parameters = params![progress.subscription_id, i64::MAX];
         connection.prepare_cached(super::sql!(tracking.forget_group_applied))?.execute(parameters)?;
-        statement.execute(params![standing.subscription_id, bit, standing.start])?;
+        statement.execute(params![progress.subscription_id, bit, progress.start])?;
         used |= 1 << bit;
     }
-    use_bits(connection, extent, used)
+    use_bits(connection, topic_range, used)
 }
 
 /// A bit for a new group. A bit that was never used is free. Only if there is none are the completion records read,
 /// once for all bits: a bit that no stored record has is free again, unless it belongs to a subscription that may
 /// come back.
-fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
+fn free_bit(connection: &Connection, topic_range: &TopicRange) -> Attempt<u32> {
     let held: Vec<(u32, bool)> = {
         let mut statement = connection.prepare_cached(super::sql!(tracking.bits))?;
-        decode::all(&mut statement, [extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
+        decode::all(&mut statement, [topic_range.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
     let mask = |with_cancelled: bool| {
         let kept = held.iter().filter(|(_, let_go)| with_cancelled || !let_go);
         kept.fold(0_u64, |mask, (bit, _)| mask | 1 << bit)
     };
-    let mut used = extent.bits_used | mask(true);
+    let mut used = topic_range.bits_used | mask(true);
     if used == u64::MAX && mask(false) != u64::MAX {
-        let carried = carried(connection, extent)?;
-        let parameters = params![extent.topic.0, signed(carried)];
+        let carried = carried(connection, topic_range)?;
+        let parameters = params![topic_range.topic.0, signed(carried)];
         connection.prepare_cached(super::sql!(tracking.let_go))?.execute(parameters)?;
         used = carried | mask(false);
     }
     let bit = used.trailing_ones();
     if bit >= TRACKED_GROUPS_MAX {
-        return Err(too_many_groups(extent).into());
+        return Err(too_many_groups(topic_range).into());
     }
-    use_bits(connection, extent, used | 1 << bit)?;
+    use_bits(connection, topic_range, used | 1 << bit)?;
     Ok(bit)
 }
 
 /// All bits that are set in completion records.
-fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
+fn carried(connection: &Connection, topic_range: &TopicRange) -> Attempt<u64> {
     let mut statement = connection.prepare_cached(super::sql!(tracking.carried))?;
-    let mut rows = statement.query([row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)])?;
+    let mut rows =
+        statement.query([row_key(topic_range.topic, 0), row_key(topic_range.topic, OFFSET_MAX)])?;
     let mut carried = 0;
     while let Some(row) = rows.next()? {
         carried |= row.get::<_, i64>(0)?.cast_unsigned();
@@ -279,18 +280,18 @@ fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
     Ok(carried)
 }
 
-fn use_bits(connection: &Connection, extent: &Extent, used: u64) -> Attempt<()> {
-    let parameters = params![extent.topic.0, signed(used)];
+fn use_bits(connection: &Connection, topic_range: &TopicRange, used: u64) -> Attempt<()> {
+    let parameters = params![topic_range.topic.0, signed(used)];
     connection.prepare_cached(super::sql!(tracking.use_bits))?.execute(parameters)?;
     Ok(())
 }
 
-fn too_many_groups(extent: &Extent) -> Error {
+fn too_many_groups(topic_range: &TopicRange) -> Error {
     let rule = format!(
         "topic {} would have more than the {TRACKED_GROUPS_MAX} groups that reference_counting can distinguish (those \
          cancelled count until no stored message names them); any number is possible with \
          tracking offset_watermark",
-        extent.name
+        topic_range.name
     );
     Error::invalid("group", rule)
 }
@@ -335,7 +336,7 @@ fn set_applied(
     Ok(())
 }
 
-impl Standing {
+impl SubscriptionProgress {
     /// The offsets of a range whose completion records are for it: from where it began on, and whatever it has not
     /// done.
     fn required(&self, done: &Ranges, first: i64, last: i64) -> Ranges {

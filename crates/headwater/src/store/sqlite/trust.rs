@@ -21,7 +21,7 @@ use std::fs::Metadata;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -59,6 +59,7 @@ pub(super) struct Trust {
     opened_at: Instant,
     /// Since `opened_at`.
     compared_at_ms: AtomicU64,
+    closing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -100,6 +101,7 @@ impl Trust {
             has_failed: AtomicBool::new(false),
             opened_at: Instant::now(),
             compared_at_ms: AtomicU64::new(0),
+            closing: Mutex::default(),
         };
         if trust.is_unsynced() {
             tracing::warn!(
@@ -260,12 +262,17 @@ impl Trust {
         !self.is_unsynced() && self.check_lately().is_ok()
     }
 
-    /// Before a connection closes: keeps SQLite from copying the log and from removing files by name, if the files
-    /// are not trusted.
-    pub(super) fn before_close(&self, connection: &Connection) {
+    /// Closes a connection. If the files are not trusted, SQLite neither copies the log nor removes files by name.
+    ///
+    /// One at a time: the last connection removes the log, and of two that close at the same moment each finds the other one open.
+    pub(super) fn close(&self, connection: Connection) {
+        let _one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let doubtful = self.is_unsynced() || self.check().is_err();
         if let Err(error) = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, doubtful) {
             tracing::warn!(location = self.name, %error, "checkpoint on close not disabled");
+        }
+        if let Err((_, error)) = connection.close() {
+            tracing::warn!(location = self.name, %error, "closing a connection failed");
         }
     }
 
@@ -284,7 +291,7 @@ impl fmt::Debug for Trust {
 }
 
 /// Disables the checkpoint on close for a connection to a file with the marker, also if opening the store fails
-/// before it has a [`Trust`]; [`Trust::before_close`] decides again.
+/// before it has a [`Trust`]; [`Trust::close`] decides again.
 pub(super) fn on_open(connection: &Connection) -> rusqlite::Result<()> {
     let marked = connection.path().is_some_and(|path| beside(Path::new(path), MARKER).exists());
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, marked).map(drop)

@@ -177,7 +177,7 @@ impl Watch {
     }
 
     /// Checks whether another connection committed, if a check is due, and wakes the affected waiters.
-    pub(super) fn look(&mut self, connection: &Connection, hub: &Hub) {
+    pub(super) fn check(&mut self, connection: &Connection, hub: &Hub) {
         let Some(watched) = self.watched.clone() else { return };
         if hub.waiting() == 0 {
             return;

@@ -134,7 +134,7 @@ impl Writer {
                 Taken::Nothing => {}
                 Taken::Closed => break,
             }
-            self.watch.look(&self.connection, &self.hub);
+            self.watch.check(&self.connection, &self.hub);
             if self.hub.waiting() > 0 && self.trust.check_lately().is_err() {
                 // The waiters claim and get the error; nothing else would ever wake them.
                 self.hub.wake_all();
@@ -147,10 +147,7 @@ impl Writer {
         }
         self.checkpoints.finish(&self.connection, &self.trust);
         drop(guard);
-        self.trust.before_close(&self.connection);
-        if let Err((_, error)) = self.connection.close() {
-            tracing::warn!(location = self.location.name, %error, "closing the write connection failed");
-        }
+        self.trust.close(self.connection);
     }
 
     /// Runs a group of commands and answers all of its callers.
@@ -377,7 +374,7 @@ impl Writer {
             Fault::Sqlite(error) => Failure::Begin(error),
             fault => Failure::Refused(fault.into_error(&self.location.name)),
         })?;
-        clock::look(&self.connection, &self.clock, self.memory).map_err(Failure::Begin)
+        clock::check(&self.connection, &self.clock, self.memory).map_err(Failure::Begin)
     }
 
     /// Sets `synchronous`, which can only change between transactions. In WAL mode one fsync makes everything before

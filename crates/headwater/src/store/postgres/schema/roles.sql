@@ -40,11 +40,11 @@ BEGIN
             v_functions := ARRAY['advance', 'backfills', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
                                  'depart', 'detect_dead', 'elapse', 'elect', 'enter', 'extend', 'fail_backfill', 'forget_inbox',
                                  'forget_old', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_taken', 'log_ack', 'maintain',
-                                 'messages', 'move_clock', 'places', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
+                                 'messages', 'move_clock', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
                                  'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw'];
         WHEN 'reader' THEN
-            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'messages', 'places', 'records', 'tracking_change', 'went_past'];
+            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'messages', 'progress_list', 'records', 'tracking_change', 'went_past'];
         ELSE
             RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
     END CASE;
@@ -54,8 +54,8 @@ BEGIN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO %I', p_role);
     ELSIF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
-                       '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.extent, {schema}.mark, '
-                       '{schema}.record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log TO %I', p_role);
+                       '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.topic_range, {schema}.watermark_history, '
+                       '{schema}.completion_record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log TO %I', p_role);
         -- Acks delete, and lock first: locking needs the right to update some column. The right to delete a range allows more
         -- than that.
         EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);

@@ -1,9 +1,9 @@
 -- Views for operators, and one for the functions.
 
 -- The progress of all subscriptions. Each row is computed from its own subscription: one costs the same beside ten thousand others.
-CREATE OR REPLACE VIEW {schema}.current_place AS
-    SELECT s.topic_id, s.subscription_id, s.group_name, s.status, s.bit, s.required_from, s.start_offset, n.next_offset, h.held,
-           h.held + int8multirange(int8range(n.next_offset, NULL)) AS pending, s.applied, {schema}.counts(s.status, t.semantics) AS counts
+CREATE OR REPLACE VIEW {schema}.current_progress AS
+    SELECT s.topic_id, s.subscription_id, s.group_name, s.state, s.bit, s.required_from, s.start_offset, n.next_offset, h.held,
+           h.held + int8multirange(int8range(n.next_offset, NULL)) AS pending, s.applied, {schema}.counts(s.state, t.semantics) AS counts
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     -- Conservative for ordered subscriptions: a message is done only once it is done in every lane.
     CROSS JOIN LATERAL (SELECT min(c.next_offset) AS next_offset FROM {schema}.cursor c
@@ -30,9 +30,9 @@ CREATE OR REPLACE VIEW {schema}.message_status AS
 SELECT t.name AS topic, m.message_offset, CASE WHEN d.completed_at IS NULL THEN 'PENDING' ELSE 'COMPLETED' END AS status,
        g.required_groups, g.completed_groups, g.waiting_for, d.completed_at, r.topic_id IS NOT NULL AS recorded
 FROM {schema}.topic t
-CROSS JOIN LATERAL (SELECT ARRAY(SELECT p FROM {schema}.places(t.topic_id) p WHERE p.bit IS NOT NULL) AS places OFFSET 0) q
+CROSS JOIN LATERAL (SELECT ARRAY(SELECT p FROM {schema}.progress_list(t.topic_id) p WHERE p.bit IS NOT NULL) AS places OFFSET 0) q
 JOIN {schema}.message m ON m.topic_id = t.topic_id
-LEFT JOIN {schema}.record r ON r.topic_id = m.topic_id AND r.message_offset = m.message_offset
+LEFT JOIN {schema}.completion_record r ON r.topic_id = m.topic_id AND r.message_offset = m.message_offset
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(b.group_name) FILTER (WHERE b.required), '{}') AS required_groups,
            coalesce(array_agg(b.group_name) FILTER (WHERE b.completed), '{}') AS completed_groups,

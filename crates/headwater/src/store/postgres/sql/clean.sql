@@ -1,4 +1,4 @@
--- name: worn
+-- name: needs_vacuum
 -- Purpose: which of some tables are full of dead rows: more than so many, and more than a tenth of the living.
 -- Parameters: tables; dead rows.
 -- Index: none; the counters of a handful of tables.

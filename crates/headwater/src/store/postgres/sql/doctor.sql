@@ -1,5 +1,5 @@
 -- name: delivery
--- Purpose: check every invariant; one row for each thing that is off.
+-- Purpose: check every invariant; one row for each violation.
 -- Parameters: injected time.
 -- Index: none in particular; it reads the small tables whole and the log by its ends.
 WITH now AS (SELECT coalesce($1::timestamptz, clock_timestamp()) AS at)
@@ -7,7 +7,7 @@ SELECT 'outstanding_overlap' AS finding,
        format('subscription %s lane %s: offsets %s..=%s are outstanding twice', o.subscription_id, o.lane, o.first_offset,
               least(o.before, o.last_offset)) AS problem
 FROM (SELECT x.subscription_id, x.lane, x.first_offset, x.last_offset,
-             -- How far those that begin below reach.
+             -- How far ranges that begin below extend.
              max(x.last_offset) OVER (PARTITION BY x.subscription_id, x.lane ORDER BY x.first_offset, x.token
                                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
       FROM {schema}.outstanding x) o
@@ -114,31 +114,31 @@ JOIN pg_shdepend o ON o.classid = d.classid AND o.objid = d.objid AND o.deptype 
     AND o.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
 WHERE n.nspname = '{name}'
 
--- name: upkeep
--- Purpose: check every invariant of upkeep; one row for each thing that is off, at most twenty of a kind.
+-- name: maintenance
+-- Purpose: check every invariant of maintenance; one row for each violation, at most twenty of a kind.
 -- Parameters: injected time.
--- Index: record_pkey, message primary key; of each topic's records those where pending ones begin, and the last, are looked at.
+-- Index: completion_record_pkey, message primary key; of each topic's records those where pending ones begin, and the last, are read.
 WITH now AS (SELECT coalesce($1::timestamptz, clock_timestamp()) AS at),
 counted AS (
     SELECT t.topic_id, t.name, t.storage, t.partition, t.tracking, e.first_offset, e.zero_until, e.tracked_until, e.pending_from,
            e.change_until, h.head, {schema}.last_taken(t.topic_id) AS taken,
            EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = t.topic_id
-                   AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND t.semantics = 'queue')) AS counts, t.semantics
-    FROM {schema}.topic t JOIN {schema}.extent e ON e.topic_id = t.topic_id JOIN {schema}.head h ON h.topic_id = t.topic_id
+                   AND (s.state IN ('active', 'paused') OR s.state = 'dead' AND t.semantics = 'queue')) AS counts, t.semantics
+    FROM {schema}.topic t JOIN {schema}.topic_range e ON e.topic_id = t.topic_id JOIN {schema}.head h ON h.topic_id = t.topic_id
 ),
 kept AS (
     SELECT c.name, c.semantics, r.* FROM counted c
     CROSS JOIN LATERAL (
-        (SELECT x.* FROM {schema}.record x WHERE x.topic_id = c.topic_id AND x.message_offset >= c.pending_from
+        (SELECT x.* FROM {schema}.completion_record x WHERE x.topic_id = c.topic_id AND x.message_offset >= c.pending_from
          ORDER BY x.message_offset LIMIT 50000)
         UNION
-        (SELECT x.* FROM {schema}.record x WHERE x.topic_id = c.topic_id ORDER BY x.message_offset DESC LIMIT 50000)
+        (SELECT x.* FROM {schema}.completion_record x WHERE x.topic_id = c.topic_id ORDER BY x.message_offset DESC LIMIT 50000)
     ) r
     WHERE c.tracking = 'reference_counting'
 ),
 found AS (
-    SELECT 'extent_missing' AS finding, format('topic %s has no extent', t.name) AS problem
-    FROM {schema}.topic t WHERE NOT EXISTS (SELECT FROM {schema}.extent e WHERE e.topic_id = t.topic_id)
+    SELECT 'topic_range_missing' AS finding, format('topic %s has no row in topic_range', t.name) AS problem
+    FROM {schema}.topic t WHERE NOT EXISTS (SELECT FROM {schema}.topic_range e WHERE e.topic_id = t.topic_id)
     UNION ALL
     SELECT 'message_below_first', format('topic %s: offset %s is stored, but everything below %s was removed', c.name, m.low, c.first_offset)
     FROM counted c
@@ -155,13 +155,13 @@ found AS (
     SELECT 'cursor_below_first', format('topic %s, group %s: its cursor is at %s, but everything below %s was removed', c.name,
                                         s.group_name, min(x.next_offset), c.first_offset)
     FROM counted c JOIN {schema}.subscription s ON s.topic_id = c.topic_id JOIN {schema}.cursor x ON x.subscription_id = s.subscription_id
-    WHERE s.status <> 'cancelled' AND x.next_offset < c.first_offset
+    WHERE s.state <> 'cancelled' AND x.next_offset < c.first_offset
     GROUP BY c.name, s.group_name, c.first_offset
     UNION ALL
     SELECT 'outstanding_cancelled', format('topic %s, group %s is cancelled and holds offsets %s..=%s', t.name, s.group_name,
                                            o.first_offset, o.last_offset)
     FROM {schema}.outstanding o JOIN {schema}.subscription s ON s.subscription_id = o.subscription_id
-    JOIN {schema}.topic t ON t.topic_id = s.topic_id WHERE s.status = 'cancelled'
+    JOIN {schema}.topic t ON t.topic_id = s.topic_id WHERE s.state = 'cancelled'
     UNION ALL
     SELECT 'zero_until_wrong', CASE WHEN c.counts THEN format('topic %s has subscriptions that count, but zero_until is unset', c.name)
                                ELSE format('topic %s has no subscription that counts, but zero_until is %s', c.name, c.zero_until) END
@@ -172,13 +172,13 @@ found AS (
     UNION ALL
     SELECT 'bit_missing', format('topic %s, group %s counts and has no bit in the records', c.name, s.group_name)
     FROM counted c JOIN {schema}.subscription s ON s.topic_id = c.topic_id
-    WHERE c.tracking = 'reference_counting' AND s.bit IS NULL AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND c.semantics = 'queue')
+    WHERE c.tracking = 'reference_counting' AND s.bit IS NULL AND (s.state IN ('active', 'paused') OR s.state = 'dead' AND c.semantics = 'queue')
     UNION ALL
     SELECT 'bit_twice', format('topic %s: groups %s share bit %s', c.name, string_agg(s.group_name, ', '), s.bit)
     FROM counted c JOIN {schema}.subscription s ON s.topic_id = c.topic_id
     WHERE s.bit IS NOT NULL GROUP BY c.name, s.topic_id, s.bit HAVING count(*) > 1
     UNION ALL
-    SELECT 'record_stuck', format('topic %s: the record of offset %s waits for nobody and is pending', k.name, k.message_offset)
+    SELECT 'record_stuck', format('topic %s: the record of offset %s waits for no group and is pending', k.name, k.message_offset)
     FROM kept k WHERE k.completed_at IS NULL AND k.required & ~k.completed = 0
     UNION ALL
     SELECT 'record_uncovered', format('topic %s: the record of offset %s is completed, but not for all it is for', k.name, k.message_offset)
@@ -188,13 +188,13 @@ found AS (
     FROM kept k
     CROSS JOIN LATERAL (SELECT coalesce(bit_or(1::bigint << s.bit), 0) AS bits FROM {schema}.subscription s
                         WHERE s.topic_id = k.topic_id AND s.bit IS NOT NULL
-                          AND (s.released_until IS NOT NULL OR s.status IN ('active', 'paused') OR s.status = 'dead' AND k.semantics = 'queue')) b
+                          AND (s.released_until IS NOT NULL OR s.state IN ('active', 'paused') OR s.state = 'dead' AND k.semantics = 'queue')) b
     WHERE k.completed_at IS NULL AND (k.required | k.completed) & ~b.bits <> 0
     UNION ALL
     SELECT 'record_not_applied', format('topic %s: the record of offset %s lacks group %s, which is noted as applied', k.name,
                                         k.message_offset, s.group_name)
     FROM kept k JOIN {schema}.subscription s ON s.topic_id = k.topic_id AND s.bit IS NOT NULL
-         AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND k.semantics = 'queue')
+         AND (s.state IN ('active', 'paused') OR s.state = 'dead' AND k.semantics = 'queue')
     WHERE k.completed_at IS NULL AND k.required & (1::bigint << s.bit) <> 0 AND k.completed & (1::bigint << s.bit) = 0
       AND s.applied @> k.message_offset
     UNION ALL
@@ -208,14 +208,14 @@ found AS (
     CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.messages(c.topic_id, c.first_offset, c.tracked_until) x
                         ORDER BY x.message_offset DESC LIMIT 50000) m
     WHERE c.tracking = 'reference_counting'
-      AND NOT EXISTS (SELECT FROM {schema}.record r WHERE r.topic_id = c.topic_id AND r.message_offset = m.message_offset)
+      AND NOT EXISTS (SELECT FROM {schema}.completion_record r WHERE r.topic_id = c.topic_id AND r.message_offset = m.message_offset)
       AND NOT EXISTS (SELECT FROM {schema}.gap g WHERE g.topic_id = c.topic_id
                       AND m.message_offset BETWEEN g.first_offset AND g.last_offset)
     UNION ALL
     SELECT 'pending_below', format('topic %s: the record of offset %s is pending, but none should be below %s', c.name,
                                    r.message_offset, c.pending_from)
     FROM counted c
-    CROSS JOIN LATERAL (SELECT x.message_offset, x.completed_at FROM {schema}.record x WHERE x.topic_id = c.topic_id
+    CROSS JOIN LATERAL (SELECT x.message_offset, x.completed_at FROM {schema}.completion_record x WHERE x.topic_id = c.topic_id
                         AND x.message_offset >= c.first_offset AND x.message_offset < c.pending_from
                         ORDER BY x.message_offset DESC LIMIT 50000) r
     WHERE c.tracking = 'reference_counting' AND r.completed_at IS NULL

@@ -1,6 +1,6 @@
 -- name: fetch
 -- Purpose: the messages of a closed range, by offset. A payload above a size is null and headers above it are '', and nothing of them
--- is sent: what is large is asked for by itself (sizes). A column for its size would cost every fetch a fifth, and
+-- is sent: what is large is read separately (sizes). A column for its size would cost every fetch a fifth, and
 -- most messages are small and have no headers: so those call no function over headers, either. Reads only.
 -- Parameters: topic id, first offset, last offset, largest payload and largest headers that come along, most rows.
 -- Index: message primary key (topic_id, message_offset).
@@ -59,7 +59,7 @@ CROSS JOIN LATERAL (
     SELECT x.created_at FROM {schema}.message x
     WHERE x.topic_id = s.topic_id AND x.message_offset >= lower(r) AND (upper_inf(r) OR x.message_offset < upper(r)) OFFSET 0
 ) m
-WHERE s.topic_id = $1 AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND t.semantics = 'queue')
+WHERE s.topic_id = $1 AND (s.state IN ('active', 'paused') OR s.state = 'dead' AND t.semantics = 'queue')
   AND m.created_at < coalesce($3::timestamptz, clock_timestamp()) - make_interval(secs => $2::bigint / 1000.0)
 GROUP BY s.subscription_id, s.group_name
 ORDER BY s.group_name

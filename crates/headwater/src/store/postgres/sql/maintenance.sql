@@ -5,7 +5,7 @@
 SELECT (SELECT h.head FROM {schema}.head h WHERE h.topic_id = $1) AS head, a.skipped, a.late, a.closed
 FROM {schema}.advance(ARRAY[$1::integer], $2, $3) a
 
--- name: news
+-- name: new_messages
 -- Purpose: which topics' heads have something to do; of at most so many topics, because each last offset read is a lock.
 -- Parameters: topics above this id, at most.
 -- Index: topic_pkey, head_pkey.

@@ -5,7 +5,7 @@
 -- Index: topic_name_key, subscription_group.
 SELECT s.subscription_id, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms
 FROM {schema}.topic t
-LEFT JOIN {schema}.subscription s ON s.topic_id = t.topic_id AND s.group_name = $2 AND s.status <> 'cancelled'
+LEFT JOIN {schema}.subscription s ON s.topic_id = t.topic_id AND s.group_name = $2 AND s.state <> 'cancelled'
 WHERE t.name = $1
 
 -- name: settings
@@ -15,4 +15,4 @@ WHERE t.name = $1
 SELECT s.subscription_id, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, t.settings
 FROM {schema}.subscription s
 JOIN {schema}.topic t ON t.topic_id = s.topic_id
-WHERE s.subscription_id = ANY ($1) AND s.status <> 'cancelled'
+WHERE s.subscription_id = ANY ($1) AND s.state <> 'cancelled'

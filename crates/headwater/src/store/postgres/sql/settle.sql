@@ -5,7 +5,7 @@
 WITH locked AS MATERIALIZED (
     -- In the order of locks (schema/functions/locks.sql); a DELETE alone takes rows in the order in which its plan finds them.
     SELECT l.token, l.first_offset FROM {schema}.outstanding l
-    -- The index finds the tokens; whether each is that of its group and owner is looked up in a hash. As a join, which IS TRUE
+    -- The index finds the tokens; a hash tells whether each belongs to its group and owner. As a join, which IS TRUE
     -- rules out, here and below, it is planned as a scan of the table and all its dead rows.
     WHERE l.token = ANY ($1)
       AND ((l.token, l.subscription_id, l.owner) IN (SELECT * FROM unnest($1::bigint[], $4::integer[], $5::text[]))) IS TRUE

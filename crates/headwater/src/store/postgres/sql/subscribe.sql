@@ -5,10 +5,10 @@
 SELECT lanes FROM {schema}.subscription WHERE subscription_id = $1
 
 -- name: list
--- Purpose: the subscriptions of a topic, how far each is and how it is doing.
+-- Purpose: the subscriptions of a topic, with the progress and health of each.
 -- Parameters: topic id, how far back restarts count in ms, injected time, parked rows that make a lane full.
 -- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, owner_pkey, message primary key.
-SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, b.heartbeat_at, t.heartbeat_timeout_ms,
+SELECT s.subscription_id, s.topic_id, s.group_name, s.state, s.state_at, b.heartbeat_at, t.heartbeat_timeout_ms,
        CASE WHEN b.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - b.heartbeat_at) * 1000)::bigint
             WHEN b.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
        c.next_offset, f.floor, f.lag,
@@ -27,8 +27,8 @@ SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, b.hea
 FROM (SELECT coalesce($3::timestamptz, clock_timestamp()) AS at) now
 CROSS JOIN {schema}.subscription s
 JOIN {schema}.topic t ON t.topic_id = s.topic_id
--- Where the head will be when somebody looks: a group that nobody serves lags behind what was published, not behind a head
--- that stands still for want of claims.
+-- Where the head will be after the next advance: a group without a consumer lags behind what was published, not behind a head
+-- that no claim advances.
 CROSS JOIN LATERAL (
     SELECT greatest((SELECT e.head FROM {schema}.head e WHERE e.topic_id = t.topic_id),
                     (SELECT m.message_offset FROM {schema}.messages(t.topic_id) m
@@ -53,7 +53,7 @@ CROSS JOIN LATERAL (
                 ELSE greatest(h.head - c.next_offset + 1, 0) + o.offsets END AS lag
 ) f
 CROSS JOIN LATERAL (
-    -- Totals are everybody's, also of those that left; what is lately is of those that speak.
+    -- Totals are of all owners, also of those that departed; recent figures are of owners with heartbeats.
     SELECT coalesce(sum(q.processed), 0)::bigint AS processed, coalesce(sum(q.failed), 0)::bigint AS failed,
            coalesce(sum(q.filtered), 0)::bigint AS filtered, coalesce(sum(q.rate) FILTER (WHERE l.lives), 0) AS rate,
            coalesce(sum(q.handling_mean_us * q.rate) FILTER (WHERE l.lives) / nullif(sum(q.rate) FILTER (WHERE l.lives), 0),
@@ -67,4 +67,4 @@ CROSS JOIN LATERAL (
 -- As the view "heard" has it.
 CROSS JOIN LATERAL (SELECT greatest(s.heartbeat_at, a.seen_at) AS heartbeat_at) b
 WHERE s.topic_id = $1
-ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id DESC
+ORDER BY s.group_name, s.state = 'cancelled', s.subscription_id DESC

@@ -5,7 +5,7 @@
 SELECT t.topic_id, t.name, t.settings FROM {schema}.topic t WHERE t.name = $1
 
 -- name: list
--- Purpose: all topics with what can be seen of their logs.
+-- Purpose: all topics with figures of their logs.
 -- Parameters: none.
 -- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a
 -- change of mode is under way.
@@ -13,22 +13,22 @@ SELECT t.topic_id, t.name, t.settings,
        h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,
-       (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') AS subscriptions,
+       (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled') AS subscriptions,
        -- Records are made from below up to change_until, or removed from below up to it.
        CASE WHEN e.change_until IS NOT NULL THEN greatest(e.change_until - e.first_offset + 1, 0) END AS change_total,
        CASE WHEN e.change_until IS NULL THEN NULL
             WHEN t.tracking = 'reference_counting' THEN greatest(e.tracked_until - e.first_offset + 1, 0)
-            ELSE greatest(coalesce((SELECT min(r.message_offset) FROM {schema}.record r WHERE r.topic_id = t.topic_id),
+            ELSE greatest(coalesce((SELECT min(r.message_offset) FROM {schema}.completion_record r WHERE r.topic_id = t.topic_id),
                                    e.change_until + 1) - e.first_offset, 0) END AS change_done
 FROM {schema}.topic t
 JOIN {schema}.head h ON h.topic_id = t.topic_id
-JOIN {schema}.extent e ON e.topic_id = t.topic_id
+JOIN {schema}.topic_range e ON e.topic_id = t.topic_id
 CROSS JOIN LATERAL (
     -- Of those that count, and of all: without one that counts the watermark stays.
-    SELECT min(f.floor) FILTER (WHERE f.status <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held
-    FROM (SELECT s.status,
+    SELECT min(f.floor) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held
+    FROM (SELECT s.state,
                  least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
                        (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1 AS floor
-          FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') f
+          FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled') f
 ) w
 ORDER BY t.name

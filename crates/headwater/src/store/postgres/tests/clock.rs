@@ -46,7 +46,7 @@ async fn a_head_that_waits_since_the_future_steps_on() {
 }
 
 #[tokio::test]
-async fn a_gap_that_was_looked_at_in_the_future_is_watched() {
+async fn a_gap_that_was_checked_in_the_future_is_watched() {
     let Some(scene) = Scene::new() else { return };
     let (store, subscription, open) = one_open(&scene).await;
     assert_eq!(next_offset(&store, &subscription).await, 2);

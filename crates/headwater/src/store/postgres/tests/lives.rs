@@ -26,7 +26,7 @@ async fn state_of(store: &PostgresStore) -> SubscriptionState {
 
 /// Kills the group as the detector does.
 async fn kill(scene: &Scene) {
-    let killed = "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = '2000-01-01';
+    let killed = "UPDATE {schema}.subscription SET state = 'dead', heartbeat_at = '2000-01-01';
         SELECT {schema}.stop_counting(subscription_id) FROM {schema}.subscription";
     scene.client().await.batch_execute(&scene.sql(killed)).await.unwrap();
 }
@@ -45,9 +45,9 @@ async fn ten_at_once_are_one_resurrection() {
     let store = Arc::new(scene.open().await);
     let subscription = subscribed(&store).await;
     kill(&scene).await;
-    // All of them wait for the lock of the extent, and continue together.
+    // All of them wait for the lock of the topic range, and continue together.
     let gate = scene.client().await;
-    gate.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
+    gate.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.topic_range FOR UPDATE")).await.unwrap();
     let tasks: Vec<_> = (0..10)
         .map(|n| {
             let (store, served) = (Arc::clone(&store), served(&subscription));

@@ -207,7 +207,7 @@ async fn an_operator_that_waits_for_claims_holds_no_head() {
         subscribed(&store).await;
         let claim = scene.client().await;
         let silent = format!(
-            "UPDATE {{schema}}.subscription SET status = '{state}', heartbeat_at = clock_timestamp();
+            "UPDATE {{schema}}.subscription SET state = '{state}', heartbeat_at = clock_timestamp();
              INSERT INTO {{schema}}.job (job, last_run_at) VALUES ('dead_detection', clock_timestamp() + interval '1 hour')"
         );
         claim.batch_execute(&scene.sql(&silent)).await.unwrap();

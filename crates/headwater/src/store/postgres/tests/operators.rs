@@ -31,7 +31,7 @@ async fn done(store: &PostgresStore, subscription: &Subscription, count: u64) {
 }
 
 #[tokio::test]
-async fn consumers_beat_and_only_the_owner_operates() {
+async fn consumers_send_heartbeats_and_only_the_owner_operates() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
@@ -65,7 +65,7 @@ async fn consumers_beat_and_only_the_owner_operates() {
 }
 
 #[tokio::test]
-async fn the_audit_is_append_only_for_everybody() {
+async fn the_audit_is_append_only_for_every_role() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     subscribed(&store).await;
@@ -103,7 +103,7 @@ async fn storage_changes_only_once_open_publishes_ended() {
 
 /// The ranges of lanes overlap; a message is acked only by its own lane.
 #[tokio::test]
-async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
+async fn the_ack_log_shows_the_lane_that_acked_and_no_other() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let settings =
@@ -141,7 +141,7 @@ async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_dry_run_tells_what_a_seek_does_and_changes_nothing() {
+async fn a_dry_run_reports_what_a_seek_does_and_changes_nothing() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
@@ -179,7 +179,7 @@ async fn a_dry_run_tells_what_a_seek_does_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_only_the_dead_wait_for_is_given_up_and_counted() {
+async fn messages_only_dead_groups_wait_for_are_given_up_and_counted() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
@@ -191,7 +191,7 @@ async fn what_only_the_dead_wait_for_is_given_up_and_counted() {
     store.settle(&[part]).await.unwrap().remove(0).unwrap();
     done(&store, &other, 7).await;
     let killed =
-        "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = now() WHERE group_name = 'a'";
+        "UPDATE {schema}.subscription SET state = 'dead', heartbeat_at = now() WHERE group_name = 'a'";
     scene.client().await.batch_execute(&scene.sql(killed)).await.unwrap();
     assert_eq!(store.topics().await.unwrap()[0].watermark, Offset(7), "dead groups do not count");
     assert_eq!(store.force_complete(&orders(), Duration::from_secs(60), true).await.unwrap(), []);

@@ -125,7 +125,7 @@ async fn a_claim_from_above_the_head_moves_it() {
 
 /// Two heartbeats at once, one of them of an owner that the other is about to remove: neither waits for ever.
 #[tokio::test]
-async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
+async fn a_heartbeat_of_an_owner_being_swept_waits_and_continues() {
     let Some(scene) = Scene::new() else { return };
     let clock = ManualClock::at(jiff::Timestamp::now());
     let store = Arc::new(scene.open_at(&clock).await);
@@ -158,7 +158,7 @@ async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
 /// A range that a claim of a lane found due may be settled or extended before the claim locks it: then it must not be
 /// handed out.
 #[tokio::test]
-async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
+async fn what_is_settled_or_extended_between_read_and_lock_is_not_handed_out() {
     let Some(scene) = Scene::new() else { return };
     let clock = ManualClock::at(jiff::Timestamp::now());
     let holder = scene.open_at(&clock).await;
@@ -217,7 +217,7 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
 /// In a transaction with one snapshot, locks read later do not match the visible rows: a gap must not be closed because of
 /// them.
 #[tokio::test]
-async fn upkeep_under_repeatable_read_closes_no_gap_too_early() {
+async fn maintenance_under_repeatable_read_closes_no_gap_too_early() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let settings = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };

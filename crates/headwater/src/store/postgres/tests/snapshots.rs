@@ -69,7 +69,7 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
 
 /// No due range is skipped because an earlier claim found nothing.
 #[tokio::test]
-async fn what_becomes_due_is_found_though_a_claim_looked_before() {
+async fn what_becomes_due_is_found_after_an_earlier_search() {
     let Some(scene) = Scene::new() else { return };
     let clock = ManualClock::at("2026-01-01T00:00:01Z".parse().unwrap());
     let store = scene.open_at(&clock).await;

@@ -166,7 +166,7 @@ async fn heartbeats_are_proof_enough() {
 }
 
 #[tokio::test]
-async fn behind_a_pooler_that_keeps_no_session_only_silence_tells() {
+async fn behind_a_pooler_without_sessions_owners_are_judged_by_silence() {
     let Some(pair) = Pair::new().await else { return };
     // Another session runs the call: the key is not its own.
     let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::store::sqlite::fault::Attempt;
-use crate::store::sqlite::standing::Extent;
+use crate::store::sqlite::progress::TopicRange;
 use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{decode, millis};
 
@@ -30,7 +30,7 @@ pub(in crate::store::sqlite) fn elapse(work: &Work<'_>) -> Attempt<i64> {
 /// The ages of a topic's messages at an elapsed time.
 pub(super) struct Ages<'a> {
     pub(super) connection: &'a Connection,
-    pub(super) extent: &'a Extent,
+    pub(super) topic_range: &'a TopicRange,
     pub(super) elapsed_ms: i64,
 }
 
@@ -39,26 +39,27 @@ impl Ages<'_> {
     pub(super) fn reached(&self, age_ms: i64) -> Attempt<i64> {
         let by_ms = self.elapsed_ms.saturating_sub(age_ms);
         let mut statement = self.connection.prepare_cached(sql!(clean.age_by))?;
-        let found = statement.query_row(params![self.extent.topic.0, by_ms], |row| row.get(0)).optional()?;
+        let found =
+            statement.query_row(params![self.topic_range.topic.0, by_ms], |row| row.get(0)).optional()?;
         Ok(found.unwrap_or(0))
     }
 
     /// Records the topic's head, if it has moved, and removes entries that are no longer useful.
     pub(super) fn note(&self) -> Attempt<()> {
-        let has_moved = self.extent.head > self.reached(0)?.max(self.extent.first - 1);
+        let has_moved = self.topic_range.head > self.reached(0)?.max(self.topic_range.first - 1);
         if has_moved && self.longest_ms().is_some() {
             self.connection.prepare_cached(sql!(clean.age))?.execute(params![
-                self.extent.topic.0,
+                self.topic_range.topic.0,
                 self.elapsed_ms,
-                self.extent.head
+                self.topic_range.head
             ])?;
             let noted: Vec<i64> = {
                 let mut statement = self.connection.prepare_cached(sql!(clean.age_list))?;
-                decode::all(&mut statement, [self.extent.topic.0], |row| row.get(0))?
+                decode::all(&mut statement, [self.topic_range.topic.0], |row| row.get(0))?
             };
             let mut forget = self.connection.prepare_cached(sql!(clean.age_forget))?;
             for elapsed_ms in crowded(&noted, self.elapsed_ms) {
-                forget.execute(params![self.extent.topic.0, elapsed_ms])?;
+                forget.execute(params![self.topic_range.topic.0, elapsed_ms])?;
             }
         }
         self.prune().map(drop)
@@ -68,13 +69,13 @@ impl Ages<'_> {
     pub(super) fn prune(&self) -> Attempt<u64> {
         let until_ms = self.longest_ms().map(|longest_ms| self.elapsed_ms.saturating_sub(longest_ms));
         let mut statement = self.connection.prepare_cached(sql!(clean.age_prune))?;
-        Ok(statement.execute(params![self.extent.topic.0, until_ms, self.extent.first])? as u64)
+        Ok(statement.execute(params![self.topic_range.topic.0, until_ms, self.topic_range.first])? as u64)
     }
 
     /// The longest retention that is based on age; `None` where nothing is ever removed.
     fn longest_ms(&self) -> Option<i64> {
-        let Extent { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, .. } =
-            self.extent;
+        let TopicRange { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, .. } =
+            self.topic_range;
         let unread = message_retention_ms.map(|ms| ms.max(*zero_subscription_retention_ms));
         unread.max(*max_retention_ms)
     }

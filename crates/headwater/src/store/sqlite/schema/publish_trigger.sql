@@ -174,8 +174,8 @@ BEGIN
     WHERE topic.name = NEW.topic AND topic.block_writes = 1 AND topic.semantics = 'pub_sub'
         AND NOT EXISTS (
             SELECT 1 FROM headwater_subscription AS subscription
-            WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
-                AND subscription.status IN ('active', 'paused')
+            WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
+                AND subscription.state IN ('active', 'paused')
         );
     SELECT RAISE(ABORT, 'payload too large for this topic; raise its payload_bytes_max or store the payload elsewhere')
     WHERE length(NEW.payload) > (SELECT payload_bytes_max FROM headwater_topic WHERE name = NEW.topic);
@@ -221,6 +221,6 @@ BEGIN
     UPDATE headwater_topic SET last_offset = last_offset + 1
     WHERE name = NEW.topic
         AND EXISTS (SELECT 1 FROM headwater_message WHERE row_key = (topic_id << 43) | (last_offset + 1));
-    UPDATE headwater_topic SET stirred = stirred + 1
+    UPDATE headwater_topic SET wakes = wakes + 1
     WHERE name = NEW.topic AND NEW.deliver_at_ms > NEW.now_ms;
 END;

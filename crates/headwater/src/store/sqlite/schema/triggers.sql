@@ -31,7 +31,7 @@ BEGIN
 END;
 
 -- The counts of waiting ranges in headwater_subscription. Only waiting ranges cost this: a plain lease and its ack do not.
-CREATE TRIGGER headwater_range_waits AFTER INSERT ON headwater_range WHEN NEW.owner IS NULL
+CREATE TRIGGER headwater_outstanding_waits AFTER INSERT ON headwater_outstanding WHEN NEW.owner IS NULL
 BEGIN
     UPDATE headwater_subscription
     SET waiting = waiting + 1, waiting_offsets = waiting_offsets + NEW.last_offset - NEW.first_offset + 1,
@@ -44,7 +44,7 @@ BEGIN
     WHERE subscription_id = NEW.subscription_id AND bit IS NOT NULL
     ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
 END;
-CREATE TRIGGER headwater_range_waited AFTER DELETE ON headwater_range WHEN OLD.owner IS NULL
+CREATE TRIGGER headwater_outstanding_waited AFTER DELETE ON headwater_outstanding WHEN OLD.owner IS NULL
 BEGIN
     UPDATE headwater_subscription
     SET waiting = waiting - 1, waiting_offsets = waiting_offsets - (OLD.last_offset - OLD.first_offset + 1),
@@ -57,7 +57,7 @@ BEGIN
     WHERE subscription_id = OLD.subscription_id AND bit IS NOT NULL
     ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
 END;
-CREATE TRIGGER headwater_range_cut AFTER UPDATE OF first_offset ON headwater_range WHEN NEW.owner IS NULL
+CREATE TRIGGER headwater_outstanding_cut AFTER UPDATE OF first_offset ON headwater_outstanding WHEN NEW.owner IS NULL
 BEGIN
     UPDATE headwater_subscription
     SET waiting_offsets = waiting_offsets - (NEW.first_offset - OLD.first_offset),

@@ -4,7 +4,7 @@ CREATE VIEW headwater_topics AS
 SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.settings ->> 'ordering' AS ordering,
     topic.settings ->> 'lanes' AS lanes, topic.first_offset AS "first", topic.last_offset AS head,
     (SELECT count(*) FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled') AS subscriptions,
+        WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled') AS subscriptions,
     topic.scheduled,
     topic.message_retention_ms, topic.max_retention_ms, topic.zero_subscription_retention_ms,
     topic.block_writes AS block_writes_on_zero_subscriptions, topic.zombie_subscription_ttl_ms,
@@ -51,14 +51,14 @@ SELECT subscription.subscription_id, (
 FROM headwater_subscription AS subscription;
 
 CREATE VIEW headwater_subscriptions AS
-SELECT subscription.subscription_id, topic.name AS topic, subscription.group_name AS "group", subscription.status,
-    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.status_at_ms / 1000.0, 'unixepoch') AS status_at,
+SELECT subscription.subscription_id, topic.name AS topic, subscription.group_name AS "group", subscription.state,
+    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.state_at_ms / 1000.0, 'unixepoch') AS state_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', heard.heard_at_ms / 1000.0, 'unixepoch') AS heartbeat_at,
     subscription.lanes,
     (SELECT min(next_offset) FROM headwater_cursor AS cursor
         WHERE cursor.subscription_id = subscription.subscription_id) AS "next",
     topic.last_offset AS head,
-    (SELECT count(*) FROM headwater_range AS leased
+    (SELECT count(*) FROM headwater_outstanding AS leased
         WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL) AS leased,
     subscription.waiting,
     (SELECT count(*) FROM headwater_dead_letter AS dead
@@ -73,13 +73,13 @@ FROM headwater_subscription AS subscription
 JOIN headwater_heard AS heard ON heard.subscription_id = subscription.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;
 
-CREATE VIEW headwater_outstanding AS
+CREATE VIEW headwater_outstanding_ranges AS
 SELECT topic.name AS topic, subscription.group_name AS "group", part.token, part.first_offset, part.last_offset,
     part.lane, part.owner,
     CASE part.due_at_ms WHEN 0 THEN 'now' WHEN 9223372036854775807 THEN 'never'
         ELSE strftime('%Y-%m-%dT%H:%M:%fZ', part.due_at_ms / 1000.0, 'unixepoch') END AS due_at,
     part.attempts, part.suspect, part.parked, part.key, part.last_error
-FROM headwater_range AS part
+FROM headwater_outstanding AS part
 JOIN headwater_subscription AS subscription ON subscription.subscription_id = part.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;
 
@@ -115,18 +115,18 @@ WITH reached (topic_id, subscription_id, bit, required_from, next_offset) AS (
     FROM headwater_subscription AS subscription
     JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
     WHERE subscription.bit IS NOT NULL
-        AND (subscription.status IN ('active', 'paused') OR subscription.status = 'dead' AND topic.semantics = 'queue')
+        AND (subscription.state IN ('active', 'paused') OR subscription.state = 'dead' AND topic.semantics = 'queue')
 ),
 coming (row_key, topic_id, message_offset, bit, required_from, done) AS (
     SELECT message.row_key, topic.topic_id, message.row_key & 8796093022207, reached.bit, reached.required_from,
         message.row_key & 8796093022207 < reached.next_offset
             AND NOT EXISTS (
-                SELECT 1 FROM headwater_range AS leased
+                SELECT 1 FROM headwater_outstanding AS leased
                 WHERE leased.subscription_id = reached.subscription_id AND leased.owner IS NOT NULL
                     AND message.row_key & 8796093022207 BETWEEN leased.first_offset AND leased.last_offset
             )
             AND NOT EXISTS (
-                SELECT 1 FROM headwater_range AS waiting
+                SELECT 1 FROM headwater_outstanding AS waiting
                 WHERE waiting.subscription_id = reached.subscription_id AND waiting.owner IS NULL
                     AND message.row_key & 8796093022207 BETWEEN waiting.first_offset AND waiting.last_offset
             )
@@ -140,7 +140,7 @@ coming (row_key, topic_id, message_offset, bit, required_from, done) AS (
 state (topic_id, message_offset, required, completed, completed_at_ms) AS (
     SELECT topic.topic_id, record.row_key & 8796093022207, record.required, record.completed, record.completed_at_ms
     FROM headwater_topic AS topic
-    JOIN headwater_record AS record
+    JOIN headwater_completion_record AS record
         ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
     WHERE topic.tracking = 'reference_counting'
     UNION ALL

@@ -2,6 +2,6 @@
 -- Purpose:    The values that change when a topic may have something for a waiter.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
-SELECT last_offset, stirred
+SELECT last_offset, wakes
 FROM headwater_topic
 WHERE topic_id = ?1

@@ -91,55 +91,55 @@ WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headw
 -- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ranges stay with their owner.
 -- Parameters: ?1 subscription_id, ?2 token, ?3 first_offset
 -- Index:      the primary keys
-DELETE FROM headwater_range
+DELETE FROM headwater_outstanding
 WHERE token = ?2 AND first_offset = ?3 AND +subscription_id = ?1 AND owner IS NULL
 
--- name: mark
+-- name: watermark_note
 -- Purpose:    Adds an entry to the watermark history of a topic.
 -- Parameters: ?1 topic_id, ?2 now_ms, ?3 watermark
 -- Index:      the primary key
-INSERT OR REPLACE INTO headwater_mark (topic_id, marked_at_ms, watermark)
+INSERT OR REPLACE INTO headwater_watermark_history (topic_id, noted_at_ms, watermark)
 VALUES (?1, ?2, ?3)
 
--- name: mark_ahead
+-- name: watermark_ahead
 -- Purpose:    Deletes entries of the watermark history that were stored while the clock was ahead, and returns their watermarks.
 -- Parameters: ?1 topic_id, ?2 now_ms
 -- Index:      the primary key
-DELETE FROM headwater_mark
-WHERE topic_id = ?1 AND marked_at_ms > ?2
+DELETE FROM headwater_watermark_history
+WHERE topic_id = ?1 AND noted_at_ms > ?2
 RETURNING watermark
 
--- name: mark_newest
+-- name: watermark_newest
 -- Purpose:    The newest entry of the watermark history of a topic.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
-SELECT marked_at_ms, watermark
-FROM headwater_mark
+SELECT noted_at_ms, watermark
+FROM headwater_watermark_history
 WHERE topic_id = ?1
-ORDER BY marked_at_ms DESC
+ORDER BY noted_at_ms DESC
 LIMIT 1
 
--- name: mark_prune
+-- name: watermark_prune
 -- Purpose:    Deletes entries of the watermark history before the newest one that is old enough; all entries if none is needed.
 -- Parameters: ?1 topic_id, ?2 old enough at this time, or NULL
 -- Index:      the primary key
-DELETE FROM headwater_mark
+DELETE FROM headwater_watermark_history
 WHERE topic_id = ?1
-    AND (?2 IS NULL OR marked_at_ms < (
-        SELECT max(old.marked_at_ms) FROM headwater_mark AS old
-        WHERE old.topic_id = ?1 AND old.marked_at_ms <= ?2
+    AND (?2 IS NULL OR noted_at_ms < (
+        SELECT max(old.noted_at_ms) FROM headwater_watermark_history AS old
+        WHERE old.topic_id = ?1 AND old.noted_at_ms <= ?2
     ))
 
--- name: mark_since
+-- name: watermark_since
 -- Purpose:    The lowest watermark of a topic since a time: everything at or below it has been done ever since.
 -- Parameters: ?1 topic_id, ?2 since_ms
 -- Index:      the primary key: about a thousand entries at most
 SELECT min(watermark)
-FROM headwater_mark
+FROM headwater_watermark_history
 WHERE topic_id = ?1
-    AND marked_at_ms >= (
-        SELECT max(old.marked_at_ms) FROM headwater_mark AS old
-        WHERE old.topic_id = ?1 AND old.marked_at_ms <= ?2
+    AND noted_at_ms >= (
+        SELECT max(old.noted_at_ms) FROM headwater_watermark_history AS old
+        WHERE old.topic_id = ?1 AND old.noted_at_ms <= ?2
     )
 
 -- name: missed
@@ -155,20 +155,20 @@ WHERE subscription_id = ?1
 -- Purpose:    Subscriptions cancelled since a time, or dead since an elapsed time, that have no outstanding range, no
 --             dead letter, no pending record. The dead group of a queue stays: without it nothing would be kept for its workers.
 -- Parameters: ?1 since_ms, ?2 since_elapsed_ms
--- Index:      the subscriptions of the store, few; headwater_range_leased, headwater_range_waiting and
+-- Index:      the subscriptions of the store, few; headwater_outstanding_leased, headwater_outstanding_waiting and
 --             headwater_dead_letter_of: their first entry each
 SELECT subscription.subscription_id, topic.name, subscription.group_name
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE (subscription.status = 'cancelled' AND subscription.status_at_ms <= ?1
-        OR subscription.status = 'dead' AND topic.semantics = 'pub_sub' AND subscription.died_elapsed_ms <= ?2)
+WHERE (subscription.state = 'cancelled' AND subscription.state_at_ms <= ?1
+        OR subscription.state = 'dead' AND topic.semantics = 'pub_sub' AND subscription.died_elapsed_ms <= ?2)
     AND subscription.released_until IS NULL
     AND NOT EXISTS (
-        SELECT 1 FROM headwater_range AS leased
+        SELECT 1 FROM headwater_outstanding AS leased
         WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
     )
     AND NOT EXISTS (
-        SELECT 1 FROM headwater_range AS waiting
+        SELECT 1 FROM headwater_outstanding AS waiting
         WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
     )
     AND NOT EXISTS (
@@ -208,6 +208,6 @@ WHERE judged = 0 AND seen_at_ms <= ?1
 SELECT subscription.subscription_id, topic.name, subscription.group_name
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.status = 'dead' AND topic.semantics = 'pub_sub'
+WHERE subscription.state = 'dead' AND topic.semantics = 'pub_sub'
     AND subscription.died_elapsed_ms <= ?1 - topic.zombie_subscription_ttl_ms
 ORDER BY topic.name, subscription.group_name

@@ -28,7 +28,7 @@ WHERE subscription_id = ?1
 -- Purpose:    The subscription of the dead letters.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary keys
-SELECT subscription.topic_id, subscription.lanes, subscription.status, topic.name, subscription.group_name
+SELECT subscription.topic_id, subscription.lanes, subscription.state, topic.name, subscription.group_name
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.subscription_id = ?1

@@ -27,10 +27,10 @@ WHERE heartbeat_at_ms > ?1
 -- Parameters: ?1 subscription_id, ?2 now_ms, ?3 elapsed_ms
 -- Index:      the primary key
 UPDATE headwater_subscription
-SET status = 'dead', status_at_ms = ?2, died_elapsed_ms = ?3, suspected_at_ms = NULL
-WHERE subscription_id = ?1 AND status = 'active'
+SET state = 'dead', state_at_ms = ?2, died_elapsed_ms = ?3, suspected_at_ms = NULL
+WHERE subscription_id = ?1 AND state = 'active'
 
--- name: last_look
+-- name: last_run
 -- Purpose:    When dead groups were last detected.
 -- Parameters: ?1 job
 -- Index:      the primary key
@@ -38,7 +38,7 @@ SELECT last_run_at_ms
 FROM headwater_job
 WHERE job = ?1
 
--- name: look
+-- name: ran
 -- Purpose:    Records a run of the detection of dead groups.
 -- Parameters: ?1 job, ?2 now_ms
 -- Index:      the primary key
@@ -46,7 +46,7 @@ INSERT INTO headwater_job (job, last_run_at_ms)
 VALUES (?1, ?2)
 ON CONFLICT (job) DO UPDATE SET last_run_at_ms = excluded.last_run_at_ms
 
--- name: pulses
+-- name: candidates
 -- Purpose:    Active subscriptions with a heartbeat, and the heartbeat settings of their topic.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
@@ -56,7 +56,7 @@ SELECT subscription.subscription_id, subscription.topic_id, topic.name, subscrip
 FROM headwater_subscription AS subscription
 JOIN headwater_heard AS heard ON heard.subscription_id = subscription.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.status = 'active' AND heard.heard_at_ms IS NOT NULL
+WHERE subscription.state = 'active' AND heard.heard_at_ms IS NOT NULL
 ORDER BY topic.name, subscription.group_name
 
 -- name: suspect

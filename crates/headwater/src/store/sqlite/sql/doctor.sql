@@ -1,15 +1,15 @@
 -- name: applied_differs
 -- Purpose:    Pending records whose bit of a counting group differs from headwater_applied.
 -- Parameters: none
--- Index:      headwater_record_pending for each subscription; the primary key of headwater_applied
+-- Index:      headwater_completion_record_pending for each subscription; the primary key of headwater_applied
 SELECT subscription.subscription_id, record.row_key & 8796093022207, (record.completed >> subscription.bit) & 1
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-JOIN headwater_record AS record
+JOIN headwater_completion_record AS record
     ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
 WHERE topic.tracking = 'reference_counting'
-    AND (subscription.status IN ('active', 'paused')
-        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    AND (subscription.state IN ('active', 'paused')
+        OR subscription.state = 'dead' AND topic.semantics = 'queue')
     AND record.completed_at_ms IS NULL
     AND (record.required >> subscription.bit) & 1
     AND (record.completed >> subscription.bit) & 1 <> coalesce((
@@ -33,14 +33,14 @@ WHERE subscription.subscription_id IS NULL
     OR backfill.checkpoint NOT BETWEEN backfill.first_offset - 1 AND backfill.last_offset
     OR backfill.state = 'failed'
     OR (backfill.state IN ('not_started', 'in_progress')
-        AND (subscription.status = 'cancelled' OR subscription.status = 'dead' AND topic.semantics <> 'queue'))
+        AND (subscription.state = 'cancelled' OR subscription.state = 'dead' AND topic.semantics <> 'queue'))
 
 -- name: beyond_next
 -- Purpose:    Outstanding ranges at or above their cursor.
 -- Parameters: none
 -- Index:      the primary key of the cursors, once per range
 SELECT part.subscription_id, part.lane, part.first_offset, part.last_offset, cursor.next_offset
-FROM headwater_range AS part
+FROM headwater_outstanding AS part
 JOIN headwater_cursor AS cursor
     ON cursor.subscription_id = part.subscription_id AND cursor.lane = coalesce(part.lane, 0)
 WHERE part.last_offset >= cursor.next_offset
@@ -50,9 +50,9 @@ WHERE part.last_offset >= cursor.next_offset
 -- Parameters: none
 -- Index:      a scan of outstanding ranges; the primary key
 SELECT range.subscription_id, range.token, range.first_offset, range.last_offset
-FROM headwater_range AS range
+FROM headwater_outstanding AS range
 JOIN headwater_subscription AS subscription ON subscription.subscription_id = range.subscription_id
-WHERE subscription.status = 'cancelled' AND range.owner IS NOT NULL
+WHERE subscription.state = 'cancelled' AND range.owner IS NOT NULL
 
 -- name: epoch_changed
 -- Purpose:    When an older copy was last restored into the open file, if that is not long ago.
@@ -67,7 +67,7 @@ WHERE key = 'epoch_changed_at_ms' AND CAST(value AS INTEGER) > ?1
 -- Parameters: ?1 the latest due_at_ms that is right
 -- Index:      a scan of the outstanding ranges
 SELECT subscription_id, token, first_offset, last_offset, due_at_ms
-FROM headwater_range
+FROM headwater_outstanding
 WHERE due_at_ms > ?1 AND due_at_ms < 9223372036854775807
 
 -- name: first_offset
@@ -144,10 +144,10 @@ HAVING topic.scheduled <> count(schedule.schedule_id)
 -- name: kept_waiting
 -- Purpose:    Subscriptions whose stored numbers of waiting ranges are wrong.
 -- Parameters: none
--- Index:      headwater_range_place for each subscription
+-- Index:      headwater_outstanding_place for each subscription
 SELECT subscription.subscription_id, subscription.waiting, count(waiting.token)
 FROM headwater_subscription AS subscription
-LEFT JOIN headwater_range AS waiting
+LEFT JOIN headwater_outstanding AS waiting
     ON waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
 GROUP BY subscription.subscription_id
 HAVING subscription.waiting <> count(waiting.token)
@@ -161,7 +161,7 @@ HAVING subscription.waiting <> count(waiting.token)
 -- Parameters: none
 -- Index:      a scan of the outstanding ranges
 SELECT subscription_id, token, first_offset, last_offset
-FROM headwater_range
+FROM headwater_outstanding
 WHERE first_offset > last_offset OR first_offset < 1 OR attempts < 0 OR token < 1
 
 -- name: malformed_applied
@@ -186,7 +186,7 @@ WHERE topic.topic_id IS NULL
 -- Parameters: none
 -- Index:      a scan of the records
 SELECT row_key >> 43, row_key & 8796093022207, required, completed
-FROM headwater_record
+FROM headwater_completion_record
 WHERE completed & ~required <> 0
     OR (completed_at_ms IS NULL) <> (required & ~completed <> 0)
 
@@ -197,7 +197,7 @@ WHERE completed & ~required <> 0
 SELECT subscription.subscription_id, subscription.topic_id
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE topic.tracking = 'reference_counting' AND subscription.status <> 'cancelled' AND subscription.bit IS NULL
+WHERE topic.tracking = 'reference_counting' AND subscription.state <> 'cancelled' AND subscription.bit IS NULL
 
 -- name: missing_cursor
 -- Purpose:    Subscriptions with missing cursors.
@@ -235,7 +235,7 @@ FROM headwater_topic AS topic
 JOIN headwater_message AS message
     ON message.row_key BETWEEN (topic.topic_id << 43) | topic.first_offset AND (topic.topic_id << 43) | topic.tracked_until
 WHERE topic.tracking = 'reference_counting' AND topic.first_offset <= topic.tracked_until
-    AND NOT EXISTS (SELECT 1 FROM headwater_record AS record WHERE record.row_key = message.row_key)
+    AND NOT EXISTS (SELECT 1 FROM headwater_completion_record AS record WHERE record.row_key = message.row_key)
 
 -- name: next_beyond_head
 -- Purpose:    Cursors beyond the end of the log: the next published messages would be skipped.
@@ -264,7 +264,7 @@ WHERE cursor.subscription_id <> 0
 -- Parameters: none
 -- Index:      the primary key of the subscriptions, once per range
 SELECT part.subscription_id, part.token, part.first_offset, part.last_offset
-FROM headwater_range AS part
+FROM headwater_outstanding AS part
 WHERE NOT EXISTS (
     SELECT 1 FROM headwater_subscription AS subscription
     WHERE subscription.subscription_id = part.subscription_id
@@ -275,7 +275,7 @@ WHERE NOT EXISTS (
 -- Parameters: none
 -- Index:      a scan of the records; the primary keys
 SELECT record.row_key >> 43, record.row_key & 8796093022207
-FROM headwater_record AS record
+FROM headwater_completion_record AS record
 LEFT JOIN headwater_topic AS topic ON topic.topic_id = record.row_key >> 43
 WHERE topic.topic_id IS NULL
     OR record.row_key & 8796093022207 > topic.tracked_until
@@ -301,7 +301,7 @@ FROM (
             ORDER BY first_offset, last_offset, token
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS covered_to
-    FROM headwater_range
+    FROM headwater_outstanding
 )
 WHERE first_offset <= covered_to
 
@@ -318,20 +318,20 @@ HAVING count(*) > 1
 -- name: stray_bit
 -- Purpose:    Pending completion records with a bit that no group has.
 -- Parameters: none
--- Index:      a scan of headwater_record_pending
+-- Index:      a scan of headwater_completion_record_pending
 WITH known (topic_id, mask) AS (
     SELECT topic.topic_id, coalesce((
         SELECT sum(DISTINCT 1 << subscription.bit) FROM headwater_subscription AS subscription
         WHERE subscription.topic_id = topic.topic_id AND subscription.bit IS NOT NULL
-            AND (subscription.status IN ('active', 'paused') OR subscription.released_until IS NOT NULL
-                OR subscription.status = 'dead' AND topic.semantics = 'queue')
+            AND (subscription.state IN ('active', 'paused') OR subscription.released_until IS NOT NULL
+                OR subscription.state = 'dead' AND topic.semantics = 'queue')
     ), 0)
     FROM headwater_topic AS topic
     WHERE topic.tracking = 'reference_counting'
 )
 SELECT known.topic_id, record.row_key & 8796093022207, record.required, record.completed
 FROM known
-JOIN headwater_record AS record
+JOIN headwater_completion_record AS record
     ON record.row_key BETWEEN known.topic_id << 43 AND (known.topic_id << 43) | 8796093022207
 WHERE record.completed_at_ms IS NULL AND (record.required | record.completed) & ~known.mask <> 0
 
@@ -348,7 +348,7 @@ ORDER BY topic_id
 -- Parameters: none
 -- Index:      the topics of the store; the watermark history of each
 SELECT topic.topic_id, topic.tracked_until, topic.last_offset,
-    (SELECT max(mark.watermark) FROM headwater_mark AS mark WHERE mark.topic_id = topic.topic_id) AS marked
+    (SELECT max(mark.watermark) FROM headwater_watermark_history AS mark WHERE mark.topic_id = topic.topic_id) AS marked
 FROM headwater_topic AS topic
 WHERE topic.tracked_until > topic.last_offset OR marked > topic.last_offset
 
@@ -360,8 +360,8 @@ SELECT subscription.subscription_id, subscription.topic_id
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.released_until IS NOT NULL
-    AND (subscription.status IN ('active', 'paused')
-        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    AND (subscription.state IN ('active', 'paused')
+        OR subscription.state = 'dead' AND topic.semantics = 'queue')
 
 -- name: zero_until
 -- Purpose:    Topics whose zero_until contradicts whether a subscription counts, or is beyond the end of the log.
@@ -373,8 +373,8 @@ FROM (
         EXISTS (
             SELECT 1 FROM headwater_subscription AS subscription
             WHERE subscription.topic_id = topic.topic_id
-                AND (subscription.status IN ('active', 'paused')
-                    OR subscription.status = 'dead' AND topic.semantics = 'queue')
+                AND (subscription.state IN ('active', 'paused')
+                    OR subscription.state = 'dead' AND topic.semantics = 'queue')
         ) AS counting
     FROM headwater_topic AS topic
 )

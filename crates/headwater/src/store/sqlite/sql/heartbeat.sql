@@ -34,12 +34,12 @@ WHERE owner = ?1
 -- name: end_leases
 -- Purpose:    Ends the leases of a dead owner: their deadline becomes 0, so that no clock makes their tokens valid again.
 -- Parameters: ?1 owner, ?2 now_ms
--- Index:      headwater_range_leased, over the leases of all owners: owners die rarely, and an index by owner would cost
+-- Index:      headwater_outstanding_leased, over the leases of all owners: owners die rarely, and an index by owner would cost
 --             every claim and settlement
-UPDATE headwater_range INDEXED BY headwater_range_leased
+UPDATE headwater_outstanding INDEXED BY headwater_outstanding_leased
 SET due_at_ms = 0
 WHERE owner IS NOT NULL AND owner = ?1 AND due_at_ms > ?2
-RETURNING token, (SELECT topic_id FROM headwater_subscription AS s WHERE s.subscription_id = headwater_range.subscription_id)
+RETURNING token, (SELECT topic_id FROM headwater_subscription AS s WHERE s.subscription_id = headwater_outstanding.subscription_id)
 
 -- name: fold_activity
 -- Purpose:    Adds the activity of an owner that leaves to the sum of those that left before.
@@ -92,6 +92,6 @@ ORDER BY seen_at_ms
 -- Purpose:    The state of a subscription, for an owner that serves it.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
-SELECT status, topic_id, group_name
+SELECT state, topic_id, group_name
 FROM headwater_subscription
 WHERE subscription_id = ?1

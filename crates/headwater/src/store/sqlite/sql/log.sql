@@ -4,7 +4,7 @@
 -- Index:      the primary keys
 SELECT message.row_key, message.created_at_ms, record.completed_at_ms
 FROM headwater_message AS message
-LEFT JOIN headwater_record AS record ON record.row_key = message.row_key
+LEFT JOIN headwater_completion_record AS record ON record.row_key = message.row_key
 WHERE message.row_key BETWEEN ?1 AND ?2
 ORDER BY message.row_key
 
@@ -100,7 +100,7 @@ LIMIT 1
 -- Purpose:    Creates the completion records of a range of messages with the same required and done groups.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 required, ?4 completed, ?5 completed_at_ms
 -- Index:      the primary keys
-INSERT OR IGNORE INTO headwater_record (row_key, required, completed, completed_at_ms)
+INSERT OR IGNORE INTO headwater_completion_record (row_key, required, completed, completed_at_ms)
 SELECT row_key, ?3, ?4, ?5
 FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2

@@ -22,4 +22,4 @@ WHERE subscription_id = ?1
 SELECT s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, t.settings
 FROM headwater_subscription s
 JOIN headwater_topic t ON t.topic_id = s.topic_id
-WHERE s.subscription_id = ?1 AND s.status <> 'cancelled'
+WHERE s.subscription_id = ?1 AND s.state <> 'cancelled'

@@ -32,10 +32,10 @@ VALUES (?1, ?2, ?3, ?4, ?5)
 
 -- name: head
 -- Purpose:    Moves a topic's head to the last appended message, and wakes waiters of other processes.
--- Parameters: ?1 topic_id, ?2 last_offset, ?3 number to add to "stirred"
+-- Parameters: ?1 topic_id, ?2 last_offset, ?3 number to add to "wakes"
 -- Index:      the primary key
 UPDATE headwater_topic
-SET last_offset = ?2, stirred = stirred + ?3
+SET last_offset = ?2, wakes = wakes + ?3
 WHERE topic_id = ?1
 
 -- name: log
@@ -45,8 +45,8 @@ WHERE topic_id = ?1
 SELECT topic.topic_id, topic.last_offset, topic.payload_bytes_max, topic.dedup_window_ms,
     CASE WHEN topic.block_writes = 1 AND topic.semantics = 'pub_sub' THEN NOT EXISTS (
         SELECT 1 FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
-            AND subscription.status IN ('active', 'paused')
+        WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
+            AND subscription.state IN ('active', 'paused')
     ) ELSE 0 END
 FROM headwater_topic AS topic
 WHERE topic.name = ?1

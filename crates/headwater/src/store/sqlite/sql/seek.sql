@@ -9,9 +9,9 @@ WHERE subscription_id = ?1
 -- name: leases
 -- Purpose:    The number of live leases of a subscription.
 -- Parameters: ?1 subscription_id, ?2 now_ms
--- Index:      headwater_range_leased, over the live leases only
+-- Index:      headwater_outstanding_leased, over the live leases only
 SELECT count(DISTINCT token)
-FROM headwater_range INDEXED BY headwater_range_leased
+FROM headwater_outstanding INDEXED BY headwater_outstanding_leased
 WHERE subscription_id = ?1 AND owner IS NOT NULL AND due_at_ms > ?2
 
 -- name: subscription

@@ -3,7 +3,7 @@
 --             was reassigned.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner
 -- Index:      the primary key
-DELETE FROM headwater_range
+DELETE FROM headwater_outstanding
 WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 RETURNING subscription_id, lane
 
@@ -30,7 +30,7 @@ SELECT EXISTS (
 -- Purpose:    Moves the deadline of a live lease. Fenced as a settlement is.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner, ?5 due_at_ms
 -- Index:      the primary key
-UPDATE headwater_range
+UPDATE headwater_outstanding
 SET due_at_ms = ?5
 WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 
@@ -40,7 +40,7 @@ WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 -- Index:      the primary key
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
     last_error
-FROM headwater_range
+FROM headwater_outstanding
 WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 ORDER BY first_offset
 
@@ -50,7 +50,7 @@ ORDER BY first_offset
 -- Index:      the primary key
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
     last_error
-FROM headwater_range
+FROM headwater_outstanding
 WHERE token = ?1 AND owner IS NOT NULL
 ORDER BY first_offset
 
@@ -58,15 +58,15 @@ ORDER BY first_offset
 -- Purpose:    Removes the ranges of a token before the rest of them is stored again.
 -- Parameters: ?1 token
 -- Index:      the primary key
-DELETE FROM headwater_range
+DELETE FROM headwater_outstanding
 WHERE token = ?1
 
--- name: stir
+-- name: wake
 -- Purpose:    Wakes waiters of other processes, because a message may be claimable.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 UPDATE headwater_topic
-SET stirred = stirred + 1
+SET wakes = wakes + 1
 WHERE topic_id = ?1
 
 -- name: topic

@@ -4,7 +4,7 @@
 -- Index:      headwater_subscription_cancelled
 SELECT subscription_id, bit IS NOT NULL AND released_until IS NOT NULL
 FROM headwater_subscription
-WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
+WHERE topic_id = ?1 AND group_name = ?2 AND state = 'cancelled'
 
 -- name: cancelled_waiting
 -- Purpose:    A cancelled subscription with waiting ranges.
@@ -12,7 +12,7 @@ WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
 -- Index:      the subscriptions of the store, few
 SELECT subscription_id
 FROM headwater_subscription
-WHERE status = 'cancelled' AND waiting > 0
+WHERE state = 'cancelled' AND waiting > 0
 LIMIT 1
 
 -- name: dead_letter_count
@@ -22,13 +22,13 @@ LIMIT 1
 SELECT count(*)
 FROM headwater_subscription s
 JOIN headwater_dead_letter d INDEXED BY headwater_dead_letter_of ON d.subscription_id = s.subscription_id
-WHERE s.topic_id = ?1 AND s.group_name = ?2 AND s.status = 'cancelled'
+WHERE s.topic_id = ?1 AND s.group_name = ?2 AND s.state = 'cancelled'
 
 -- name: forget_leases
 -- Purpose:    Deletes the leases of a subscription: its tokens are lost.
 -- Parameters: ?1 subscription_id
--- Index:      headwater_range_leased, over what is in flight
-DELETE FROM headwater_range INDEXED BY headwater_range_leased
+-- Index:      headwater_outstanding_leased, over what is in flight
+DELETE FROM headwater_outstanding INDEXED BY headwater_outstanding_leased
 WHERE subscription_id = ?1 AND owner IS NOT NULL
 
 -- name: forget_ranges
@@ -36,17 +36,17 @@ WHERE subscription_id = ?1 AND owner IS NOT NULL
 -- Parameters: ?1 subscription_id
 -- Index:      a scan of the outstanding ranges: an operator does it, and an index by subscription alone would cost
 --             every claim
-DELETE FROM headwater_range
+DELETE FROM headwater_outstanding
 WHERE subscription_id = ?1
 
 -- name: forget_waiting
 -- Purpose:    Deletes some waiting ranges of a subscription.
 -- Parameters: ?1 subscription_id, ?2 at most
--- Index:      headwater_range_place, its first entries; the primary key
-DELETE FROM headwater_range
+-- Index:      headwater_outstanding_place, its first entries; the primary key
+DELETE FROM headwater_outstanding
 WHERE (token, first_offset) IN (
     SELECT waiting.token, waiting.first_offset
-    FROM headwater_range AS waiting INDEXED BY headwater_range_place
+    FROM headwater_outstanding AS waiting INDEXED BY headwater_outstanding_place
     WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
     ORDER BY waiting.first_offset
     LIMIT ?2
@@ -105,11 +105,11 @@ WHERE dead_letter_key IN (
 -- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms
 -- Index:      the primary key
 UPDATE headwater_subscription
-SET status = ?3, status_at_ms = ?4,
+SET state = ?3, state_at_ms = ?4,
     heartbeat_at_ms = CASE WHEN ?3 = 'active' AND (
             SELECT heard_at_ms FROM headwater_heard WHERE headwater_heard.subscription_id = ?1
         ) IS NOT NULL THEN max(coalesce(heartbeat_at_ms, ?4), ?4) ELSE heartbeat_at_ms END
-WHERE subscription_id = ?1 AND status = ?2
+WHERE subscription_id = ?1 AND state = ?2
 
 -- name: zero
 -- Purpose:    Stores up to which offset messages were published while no subscription counted; NULL while none counts, and
@@ -119,8 +119,8 @@ WHERE subscription_id = ?1 AND status = ?2
 UPDATE headwater_topic
 SET zero_until = CASE WHEN EXISTS (
         SELECT 1 FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
-            AND (subscription.status <> 'dead' OR headwater_topic.semantics = 'queue')
+        WHERE subscription.topic_id = ?1 AND subscription.state <> 'cancelled'
+            AND (subscription.state <> 'dead' OR headwater_topic.semantics = 'queue')
     ) THEN coalesce(zero_until, last_offset) END,
     zero_from = CASE WHEN zero_until IS NULL THEN zero_from ELSE last_offset + 1 END
 WHERE topic_id = ?1

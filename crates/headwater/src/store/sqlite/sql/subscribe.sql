@@ -29,13 +29,13 @@ VALUES (?1, ?2, ?3)
 -- Purpose:    The subscription of a group: the one that is not cancelled, else the youngest cancelled one.
 -- Parameters: ?1 topic_id, ?2 group
 -- Index:      headwater_subscription_group, headwater_subscription_cancelled; what they give is sorted
-SELECT subscription_id, lanes, status, missed, missed_first, missed_last, 0 AS cancelled
+SELECT subscription_id, lanes, state, missed, missed_first, missed_last, 0 AS cancelled
 FROM headwater_subscription
-WHERE topic_id = ?1 AND group_name = ?2 AND status <> 'cancelled'
+WHERE topic_id = ?1 AND group_name = ?2 AND state <> 'cancelled'
 UNION ALL
-SELECT subscription_id, lanes, status, missed, missed_first, missed_last, 1 AS cancelled
+SELECT subscription_id, lanes, state, missed, missed_first, missed_last, 1 AS cancelled
 FROM headwater_subscription
-WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
+WHERE topic_id = ?1 AND group_name = ?2 AND state = 'cancelled'
 ORDER BY cancelled, subscription_id DESC
 LIMIT 1
 
@@ -43,9 +43,9 @@ LIMIT 1
 -- Purpose:    The outstanding ranges of a subscription in numbers: lowest offset, offsets, ranges leased and waiting, offsets
 --             in flight and to be retried. Waiting ranges are not counted here: triggers maintain their numbers.
 -- Parameters: ?1 subscription_id, ?2 now_ms
--- Index:      the primary key; headwater_range_leased, over what is in flight; headwater_range_place, its first entry
+-- Index:      the primary key; headwater_outstanding_leased, over what is in flight; headwater_outstanding_place, its first entry
 SELECT min(coalesce(leased.lowest, 9223372036854775807), coalesce((
-        SELECT min(waiting.first_offset) FROM headwater_range AS waiting INDEXED BY headwater_range_place
+        SELECT min(waiting.first_offset) FROM headwater_outstanding AS waiting INDEXED BY headwater_outstanding_place
         WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
     ), 9223372036854775807)),
     leased.offsets + subscription.waiting_offsets, leased.live, leased.expired + subscription.waiting,
@@ -55,7 +55,7 @@ JOIN (
     SELECT min(first_offset) AS lowest, coalesce(sum(last_offset - first_offset + 1), 0) AS offsets,
         coalesce(sum(due_at_ms > ?2), 0) AS live, coalesce(sum(due_at_ms <= ?2), 0) AS expired,
         coalesce(sum(iif(due_at_ms > ?2, last_offset - first_offset + 1, 0)), 0) AS in_flight
-    FROM headwater_range INDEXED BY headwater_range_leased
+    FROM headwater_outstanding INDEXED BY headwater_outstanding_leased
     WHERE subscription_id = ?1 AND owner IS NOT NULL
 ) AS leased
 WHERE subscription.subscription_id = ?1
@@ -65,17 +65,17 @@ WHERE subscription.subscription_id = ?1
 -- Parameters: ?1 topic_id, ?2 group, ?3 lanes, ?4 start_offset, ?5 now_ms
 -- Index:      headwater_subscription_group
 INSERT INTO headwater_subscription (
-    topic_id, group_name, lanes, start_offset, required_from, created_at_ms, status_at_ms
+    topic_id, group_name, lanes, start_offset, required_from, created_at_ms, state_at_ms
 )
 VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?5)
 
 -- name: lanes_full
 -- Purpose:    How many lanes of a subscription are full, by the rule of the claim.
 -- Parameters: ?1 subscription_id, ?2 rows that make a lane full
--- Index:      headwater_range_lane, without the table
+-- Index:      headwater_outstanding_lane, without the table
 SELECT count(*)
 FROM (
-    SELECT lane FROM headwater_range
+    SELECT lane FROM headwater_outstanding
     WHERE subscription_id = ?1 AND lane IS NOT NULL
     GROUP BY lane HAVING count(*) >= ?2
 )
@@ -85,7 +85,7 @@ FROM (
 -- Parameters: ?1 topic_id
 -- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count; the
 --             primary keys of activities and owners; sorted, for operators only
-SELECT subscription_id, group_name, lanes, status, status_at_ms,
+SELECT subscription_id, group_name, lanes, state, state_at_ms,
     (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
     reassigned, missed, missed_first,
     missed_last, restarts, restarts_since_ms, restarts_floor,
@@ -95,9 +95,9 @@ SELECT subscription_id, group_name, lanes, status, status_at_ms,
     ),
     0 AS cancelled
 FROM headwater_subscription
-WHERE topic_id = ?1 AND status <> 'cancelled'
+WHERE topic_id = ?1 AND state <> 'cancelled'
 UNION ALL
-SELECT subscription_id, group_name, lanes, status, status_at_ms,
+SELECT subscription_id, group_name, lanes, state, state_at_ms,
     (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
     reassigned, missed, missed_first,
     missed_last, restarts, restarts_since_ms, restarts_floor,
@@ -107,7 +107,7 @@ SELECT subscription_id, group_name, lanes, status, status_at_ms,
     ),
     1 AS cancelled
 FROM headwater_subscription
-WHERE topic_id = ?1 AND status = 'cancelled'
+WHERE topic_id = ?1 AND state = 'cancelled'
 ORDER BY group_name, cancelled, subscription_id DESC
 
 -- name: next
@@ -124,7 +124,7 @@ WHERE subscription_id = ?1
 -- Index:      headwater_subscription_group
 SELECT group_name
 FROM headwater_subscription
-WHERE topic_id = ?1 AND status <> 'cancelled'
+WHERE topic_id = ?1 AND state <> 'cancelled'
 ORDER BY group_name
 
 -- name: restart
@@ -142,11 +142,11 @@ SET restarts = CASE
     restarts_floor = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_floor ELSE ?3 END
 WHERE subscription_id = ?1
 
--- name: standing
+-- name: progress
 -- Purpose:    One subscription whatever its state, its slowest cursor and its topic.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary keys
-SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
+SELECT subscription.subscription_id, subscription.group_name, subscription.state, subscription.start_offset,
     subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
     coalesce((
         SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
@@ -157,11 +157,11 @@ FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.subscription_id = ?1
 
--- name: standings
+-- name: all_progress
 -- Purpose:    The subscriptions of a topic that are not cancelled, and the slowest cursor of each.
 -- Parameters: ?1 topic_id
 -- Index:      headwater_subscription_group; the primary key of the cursors
-SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
+SELECT subscription.subscription_id, subscription.group_name, subscription.state, subscription.start_offset,
     subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
     coalesce((
         SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
@@ -170,5 +170,5 @@ SELECT subscription.subscription_id, subscription.group_name, subscription.statu
     topic.semantics
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
+WHERE subscription.topic_id = ?1 AND subscription.state <> 'cancelled'
 ORDER BY subscription.group_name

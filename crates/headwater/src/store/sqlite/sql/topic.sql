@@ -5,7 +5,7 @@
 INSERT INTO headwater_topic (name, created_at_ms, settings)
 VALUES (?1, ?2, ?3)
 
--- name: extent
+-- name: topic_range
 -- Purpose:    What maintenance needs of a topic.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
@@ -23,52 +23,52 @@ FROM headwater_topic
 WHERE name = ?1
 
 -- name: list
--- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
---             that count. Without one it stays: the dead hold it, and what was published since is above it.
+-- Purpose:    All topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
+--             count. Without any it stays: dead groups hold it, and messages published since are above it.
 -- Parameters: none
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
---             primary key of the records; headwater_range_leased, over what is in flight, and headwater_range_place, its
+--             primary key of the records; headwater_outstanding_leased, over what is in flight, and headwater_outstanding_place, its
 --             first entry, for the floors
 SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
     topic.scheduled,
     (
         SELECT count(*) FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+        WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
     ),
     topic.first_offset,
     (
         SELECT coalesce(
-            min(place.floor) FILTER (WHERE place.status <> 'dead' OR topic.semantics = 'queue'),
+            min(place.floor) FILTER (WHERE place.state <> 'dead' OR topic.semantics = 'queue'),
             min(coalesce(min(place.floor), 9223372036854775807), topic.zero_from - 1)
         )
         FROM (
-            SELECT subscription.status, min(
+            SELECT subscription.state, min(
             (
                 SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
                 WHERE cursor.subscription_id = subscription.subscription_id
             ),
             coalesce(
                 (
-                    SELECT min(leased.first_offset) FROM headwater_range AS leased INDEXED BY headwater_range_leased
+                    SELECT min(leased.first_offset) FROM headwater_outstanding AS leased INDEXED BY headwater_outstanding_leased
                     WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
                 ),
                 9223372036854775807
             ),
             coalesce(
                 (
-                    SELECT min(waiting.first_offset) FROM headwater_range AS waiting INDEXED BY headwater_range_place
+                    SELECT min(waiting.first_offset) FROM headwater_outstanding AS waiting INDEXED BY headwater_outstanding_place
                     WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
                 ),
                 9223372036854775807
             )
             ) - 1 AS floor
             FROM headwater_subscription AS subscription
-            WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+            WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
         ) AS place
     ),
     topic.tracked_until, topic.change_until,
     (
-        SELECT record.row_key & 8796093022207 FROM headwater_record AS record
+        SELECT record.row_key & 8796093022207 FROM headwater_completion_record AS record
         WHERE topic.change_until IS NOT NULL
             AND record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
         ORDER BY record.row_key

@@ -3,7 +3,7 @@
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key
 SELECT EXISTS (
-    SELECT 1 FROM headwater_record
+    SELECT 1 FROM headwater_completion_record
     WHERE row_key BETWEEN ?1 AND ?2
 )
 
@@ -69,8 +69,8 @@ WHERE subscription_id = ?1
 -- Purpose:    Sets the completion bits of groups on pending records that require them, clears those of redelivered messages, and
 --             completes records whose groups are all done. Returns for each changed record whether it is completed.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 groups that are done, ?4 groups that are not any more, ?5 now_ms
--- Index:      headwater_record_pending
-UPDATE headwater_record
+-- Index:      headwater_completion_record_pending
+UPDATE headwater_completion_record
 SET completed = (completed | (?3 & required)) & ~?4,
     completed_at_ms = CASE WHEN required & ~((completed | ?3) & ~?4) = 0 THEN ?5 END
 WHERE row_key BETWEEN ?1 AND ?2
@@ -126,8 +126,8 @@ JOIN headwater_subscription AS subscription ON subscription.subscription_id = ba
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE backfill.state IN ('not_started', 'in_progress')
     AND topic.tracking = 'reference_counting'
-    AND (subscription.status IN ('active', 'paused')
-        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    AND (subscription.state IN ('active', 'paused')
+        OR subscription.state = 'dead' AND topic.semantics = 'queue')
     AND (backfill.worker IS NULL OR backfill.worker = ?1 OR backfill.worker_until_ms <= ?2
         OR backfill.worker_until_ms > ?3)
 ORDER BY backfill.created_at_ms, backfill.subscription_id
@@ -144,8 +144,8 @@ WHERE subscription_id = ?1
 -- name: backfill_set
 -- Purpose:    Adds a group to pending records of a range, with its completion if it is done.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 the group's bit as a mask, ?4 the same if it is done, else 0
--- Index:      headwater_record_pending
-UPDATE headwater_record
+-- Index:      headwater_completion_record_pending
+UPDATE headwater_completion_record
 SET required = required | ?3, completed = completed | ?4
 WHERE row_key BETWEEN ?1 AND ?2 AND completed_at_ms IS NULL AND required & ?3 = 0
 
@@ -170,7 +170,7 @@ WHERE subscription_id = ?1
 --             from pending records.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
-SELECT bit, status = 'cancelled' AND released_until IS NULL
+SELECT bit, state = 'cancelled' AND released_until IS NULL
 FROM headwater_subscription
 WHERE topic_id = ?1 AND bit IS NOT NULL
 
@@ -179,7 +179,7 @@ WHERE topic_id = ?1 AND bit IS NOT NULL
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key, over all records of the topic
 SELECT required | completed
-FROM headwater_record
+FROM headwater_completion_record
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: change
@@ -241,7 +241,7 @@ WHERE subscription_id = ?1 AND (first_offset, token) IN (
 -- Purpose:    Deletes the completion records of a range of messages.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key
-DELETE FROM headwater_record
+DELETE FROM headwater_completion_record
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: forget_touched
@@ -257,7 +257,7 @@ WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHE
 -- Index:      headwater_subscription_cancelled
 UPDATE headwater_subscription
 SET bit = NULL
-WHERE topic_id = ?1 AND status = 'cancelled' AND released_until IS NULL AND bit IS NOT NULL AND (?2 >> bit) & 1 = 0
+WHERE topic_id = ?1 AND state = 'cancelled' AND released_until IS NULL AND bit IS NOT NULL AND (?2 >> bit) & 1 = 0
 
 -- name: moved
 -- Purpose:    Records that a cursor moved: messages from there on require the subscription, and their records are checked again.
@@ -288,7 +288,7 @@ WHERE topic_id = ?1 AND (tracked_until <> ?2 OR change_until IS NOT ?3)
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
 -- Index:      the primary key
 SELECT row_key, required, completed, completed_at_ms
-FROM headwater_record
+FROM headwater_completion_record
 WHERE row_key BETWEEN ?1 AND ?2
 ORDER BY row_key
 LIMIT ?3
@@ -297,8 +297,8 @@ LIMIT ?3
 -- Purpose:    Removes a group from pending records, and completes records whose other groups are all done. Returns for each
 --             changed record whether it is completed.
 -- Parameters: ?1 row_key after, ?2 row_key to, ?3 the group's bit as a mask, ?4 now_ms
--- Index:      headwater_record_pending
-UPDATE headwater_record
+-- Index:      headwater_completion_record_pending
+UPDATE headwater_completion_record
 SET required = required & ~?3,
     completed = completed & ~?3,
     completed_at_ms = CASE WHEN required & ~?3 & ~completed = 0 THEN ?4 END
@@ -318,10 +318,10 @@ WHERE subscription_id = ?1
 -- name: release_bound
 -- Purpose:    How many pending records follow a key, up to a limit, and the last of them.
 -- Parameters: ?1 row_key after, ?2 row_key to, ?3 at most
--- Index:      headwater_record_pending
+-- Index:      headwater_completion_record_pending
 SELECT count(*), max(row_key)
 FROM (
-    SELECT row_key FROM headwater_record
+    SELECT row_key FROM headwater_completion_record
     WHERE row_key > ?1 AND row_key <= ?2 AND completed_at_ms IS NULL
     ORDER BY row_key
     LIMIT ?3
@@ -333,16 +333,16 @@ FROM (
 -- Index:      the subscriptions of the store, few
 SELECT subscription_id, bit, released_until
 FROM headwater_subscription
-WHERE topic_id = ?1 AND released_until IS NOT NULL AND bit IS NOT NULL AND status IN ('dead', 'cancelled')
+WHERE topic_id = ?1 AND released_until IS NOT NULL AND bit IS NOT NULL AND state IN ('dead', 'cancelled')
 ORDER BY subscription_id
 
 -- name: remove
 -- Purpose:    Removes the lowest completion records of a topic.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
 -- Index:      the primary key
-DELETE FROM headwater_record
+DELETE FROM headwater_completion_record
 WHERE row_key IN (
-    SELECT row_key FROM headwater_record
+    SELECT row_key FROM headwater_completion_record
     WHERE row_key BETWEEN ?1 AND ?2
     ORDER BY row_key
     LIMIT ?3
@@ -364,7 +364,7 @@ ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset)
 SELECT first_offset, token, last_offset
 FROM headwater_touched AS touched
 WHERE subscription_id = ?1 AND (token = 0 OR NOT EXISTS (
-    SELECT 1 FROM headwater_range AS range
+    SELECT 1 FROM headwater_outstanding AS range
     WHERE range.token = touched.token AND range.first_offset = touched.first_offset AND range.last_offset = touched.last_offset
 ))
 ORDER BY first_offset, token

@@ -181,7 +181,7 @@ async fn damage_that_a_reader_meets_ends_writing_too() {
 /// The damage is found in one transaction with another command, in a savepoint of its own: what other commands wrote
 /// is rolled back too.
 #[tokio::test]
-async fn damage_is_met_for_everybody_in_the_same_transaction() {
+async fn damage_fails_every_command_of_the_same_transaction() {
     let place = Place::new();
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
@@ -250,7 +250,7 @@ async fn after_a_failed_checkpoint_nothing_is_written_until_the_log_is_copied_an
 }
 
 #[tokio::test]
-async fn a_failed_checkpoint_that_copied_nothing_is_mended_in_place() {
+async fn a_failed_checkpoint_that_copied_nothing_is_repaired_in_place() {
     let place = Place::new();
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(3)).await.unwrap();

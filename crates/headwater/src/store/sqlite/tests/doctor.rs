@@ -27,24 +27,24 @@ async fn found_after(sql: &str) -> Vec<&'static str> {
 #[tokio::test]
 async fn every_check_finds_its_damage() {
     for (sql, check) in [
-        ("UPDATE headwater_range SET last_offset = 12 WHERE first_offset = 1", "overlap"),
-        ("UPDATE headwater_range SET last_offset = 0 WHERE first_offset = 1", "malformed"),
+        ("UPDATE headwater_outstanding SET last_offset = 12 WHERE first_offset = 1", "overlap"),
+        ("UPDATE headwater_outstanding SET last_offset = 0 WHERE first_offset = 1", "malformed"),
         ("UPDATE headwater_cursor SET next_offset = 15 WHERE subscription_id = 1", "outstanding_beyond_next"),
         ("UPDATE headwater_cursor SET next_offset = 99 WHERE subscription_id = 1", "next_beyond_head"),
         (
             "UPDATE headwater_cursor SET next_offset = 99 WHERE subscription_id = 1; UPDATE headwater_subscription SET start_offset = 99",
             "next_beyond_head",
         ),
-        ("UPDATE headwater_range SET subscription_id = 7 WHERE first_offset = 1", "orphan_range"),
+        ("UPDATE headwater_outstanding SET subscription_id = 7 WHERE first_offset = 1", "orphan_range"),
         ("INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)", "orphan_cursor"),
         ("INSERT INTO headwater_cursor VALUES (1, 1, 1, 0)", "missing_cursor"),
         (
-            "INSERT INTO headwater_subscription (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms) VALUES (7, 9, 'g', 0, 1, 0, 0); INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
+            "INSERT INTO headwater_subscription (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, state_at_ms) VALUES (7, 9, 'g', 0, 1, 0, 0); INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
             "orphan_subscription",
         ),
         ("UPDATE headwater_topic SET last_offset = 25", "head_behind"),
         ("DELETE FROM headwater_message WHERE row_key = (1 << 43) + 7", "missing_message"),
-        ("UPDATE headwater_range SET due_at_ms = 99999999999999 WHERE first_offset = 1", "far_lease"),
+        ("UPDATE headwater_outstanding SET due_at_ms = 99999999999999 WHERE first_offset = 1", "far_lease"),
     ] {
         assert_eq!(found_after(sql).await, [check], "{sql}");
     }
@@ -84,13 +84,13 @@ async fn found_in_counted(sql: &str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn every_check_of_the_accounting_finds_its_damage() {
+async fn every_check_of_completion_records_finds_its_damage() {
     let record = "(1 << 43) + 7";
     for (sql, checks) in [
         (
-            "INSERT INTO headwater_range VALUES (1, 1, 2, 3, NULL, 'me', 0, 0, 0, 0, NULL, NULL);
+            "INSERT INTO headwater_outstanding VALUES (1, 1, 2, 3, NULL, 'me', 0, 0, 0, 0, NULL, NULL);
              UPDATE headwater_cursor SET next_offset = 3 WHERE subscription_id = 3;
-             UPDATE headwater_subscription SET status = 'cancelled', released_until = 0 WHERE subscription_id = 3;
+             UPDATE headwater_subscription SET state = 'cancelled', released_until = 0 WHERE subscription_id = 3;
              DELETE FROM headwater_backfill"
                 .to_owned(),
             vec!["cancelled_range"],
@@ -98,16 +98,16 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         ("UPDATE headwater_topic SET zero_until = NULL".into(), vec!["zero_until"]),
         ("UPDATE headwater_topic SET zero_until = 31".into(), vec!["zero_until"]),
         ("UPDATE headwater_topic SET first_offset = 2".into(), vec!["first_offset"]),
-        ("INSERT INTO headwater_mark VALUES (1, 5, 31)".into(), vec!["tracked_until"]),
+        ("INSERT INTO headwater_watermark_history VALUES (1, 5, 31)".into(), vec!["tracked_until"]),
         ("UPDATE headwater_subscription SET bit = 0 WHERE subscription_id = 3".into(), vec!["shared_bit", "stray_bit", "applied_differs"]),
         ("UPDATE headwater_subscription SET bit = NULL WHERE subscription_id = 3".into(), vec!["missing_bit", "stray_bit"]),
         ("UPDATE headwater_topic SET settings = json_set(settings, '$.tracking', 'offset_watermark')".into(), vec!["idle_bit"]),
         ("UPDATE headwater_subscription SET released_until = 0 WHERE subscription_id = 2".into(), vec!["unreleased"]),
-        (format!("UPDATE headwater_record SET required = required | (1 << 63) WHERE row_key = {record}"), vec!["stray_bit"]),
-        (format!("UPDATE headwater_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),
+        (format!("UPDATE headwater_completion_record SET required = required | (1 << 63) WHERE row_key = {record}"), vec!["stray_bit"]),
+        (format!("UPDATE headwater_completion_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),
         (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["missing_message", "orphan_record"]),
-        (format!("DELETE FROM headwater_record WHERE row_key = {record}"), vec!["missing_record"]),
-        (format!("UPDATE headwater_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
+        (format!("DELETE FROM headwater_completion_record WHERE row_key = {record}"), vec!["missing_record"]),
+        (format!("UPDATE headwater_completion_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
         ("UPDATE headwater_subscription SET waiting = waiting + 1 WHERE subscription_id = 3".into(), vec!["kept_waiting"]),
         ("UPDATE headwater_topic SET scheduled = scheduled + 1".into(), vec!["kept_scheduled"]),
         ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),

@@ -53,7 +53,7 @@ fn run(connection: &Connection, sql: &str) -> Verdict {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour() {
+async fn a_handler_that_ends_the_transaction_gets_an_error_and_harms_no_neighbour() {
     let place = Place::new();
     let store = Arc::new(place.open().await);
     let subscription = subscribed(&store, "orders").await;

@@ -28,7 +28,7 @@ async fn fan_out(store: &SqliteStore, settings: TopicSettings, groups: &[&str]) 
 fn kill(place: &Place, name: &str) {
     let killed = place
         .connect()
-        .execute("UPDATE headwater_subscription SET status = 'dead' WHERE group_name = ?1", [name])
+        .execute("UPDATE headwater_subscription SET state = 'dead' WHERE group_name = ?1", [name])
         .unwrap();
     assert_eq!(killed, 1);
 }
@@ -38,7 +38,7 @@ fn number(place: &Place, sql: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_topic_that_blocks_takes_nothing_by_any_way_while_nobody_counts() {
+async fn a_topic_that_blocks_accepts_nothing_while_no_group_counts() {
     let place = Place::new();
     let store = place.open().await;
     let blocking = TopicSettings { block_writes_on_zero_subscriptions: true, ..TopicSettings::pub_sub() };
@@ -277,7 +277,7 @@ async fn a_bounded_resurrection_leaves_the_rest_behind_and_calls_it_not_missed()
 }
 
 #[tokio::test]
-async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
+async fn messages_only_dead_groups_have_not_done_are_given_up_and_counted() {
     let place = Place::new();
     let clock = ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap());
     let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
@@ -314,7 +314,7 @@ async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
 }
 
 #[tokio::test]
-async fn a_topic_is_changed_while_it_is_used_and_the_audit_tells_what() {
+async fn a_topic_is_changed_while_it_is_used_and_the_change_is_audited() {
     let place = Place::new();
     let store = open_at(&place.path(), OpenOptions::default().actor("ada")).await.unwrap();
     let subscription = fan_out(&store, TopicSettings::pub_sub(), &["a", "b"]).await.remove(0);
@@ -441,12 +441,13 @@ async fn a_cancel_that_happened_does_not_fail_after_it() {
     store.settle(&[back]).await.unwrap().remove(0).unwrap();
     let own = place.connect();
     own.execute_batch(
-        "CREATE TRIGGER stays BEFORE DELETE ON headwater_range WHEN old.owner IS NULL
+        "CREATE TRIGGER stays BEFORE DELETE ON headwater_outstanding WHEN old.owner IS NULL
          BEGIN SELECT RAISE(ABORT, 'on purpose'); END",
     )
     .unwrap();
     store.cancel(&topic("events"), &group("a")).await.unwrap();
-    let waiting = || own.query_row("SELECT count(*) FROM headwater_range", [], |row| row.get::<_, i64>(0));
+    let waiting =
+        || own.query_row("SELECT count(*) FROM headwater_outstanding", [], |row| row.get::<_, i64>(0));
     assert_eq!(waiting().unwrap(), 1);
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(0);
     assert_eq!(status.state, SubscriptionState::Cancelled);

@@ -132,6 +132,19 @@ async fn a_missing_directory_and_a_directory_are_named() {
     assert_eq!(error.kind(), ErrorKind::NotAStore);
 }
 
+/// The connections close on threads of their own, and the last one removes the log.
+#[tokio::test]
+async fn connections_that_close_at_the_same_moment_leave_no_log() {
+    let place = Place::new();
+    for round in 0..100 {
+        let store = place.open().await;
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+        store.close().await.unwrap();
+        let left = std::fs::read_dir(place.directory.path()).unwrap().count();
+        assert_eq!(left, 1, "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn an_empty_file_becomes_a_store_and_closing_leaves_no_log() {
     let place = Place::new();

@@ -31,7 +31,7 @@ const HOT: &[(&str, &str)] = &[
     ("settle/held", sql!(settle.held)),
     ("settle/remove", sql!(settle.remove)),
     ("settle/topic", sql!(settle.topic)),
-    ("settle/stir", sql!(settle.stir)),
+    ("settle/wake", sql!(settle.wake)),
     ("settle/ack_log", sql!(settle.ack_log)),
     ("log/keys", sql!(log.keys)),
     ("log/bury", sql!(log.bury)),
@@ -50,7 +50,7 @@ const HOT: &[(&str, &str)] = &[
     ("cron/last", sql!(cron.last)),
     ("cron/fire", sql!(cron.fire)),
     ("dead_letter/newest", sql!(dead_letter.newest)),
-    ("topic/extent", sql!(topic.extent)),
+    ("topic/topic_range", sql!(topic.topic_range)),
     ("outstanding/leased", sql!(outstanding.leased)),
     ("outstanding/waiting", sql!(outstanding.waiting)),
     ("outstanding/lowest", sql!(outstanding.lowest)),
@@ -71,9 +71,9 @@ const HOT: &[(&str, &str)] = &[
     ("tracking/forget_messages", sql!(tracking.forget_messages)),
     ("clean/raise_first", sql!(clean.raise_first)),
     ("resurrect/advance", sql!(resurrect.advance)),
-    ("clean/mark_newest", sql!(clean.mark_newest)),
-    ("clean/mark_since", sql!(clean.mark_since)),
-    ("clean/mark_prune", sql!(clean.mark_prune)),
+    ("clean/watermark_newest", sql!(clean.watermark_newest)),
+    ("clean/watermark_since", sql!(clean.watermark_since)),
+    ("clean/watermark_prune", sql!(clean.watermark_prune)),
     ("clean/forget_acks", sql!(clean.forget_acks)),
     ("maintenance/elect", sql!(maintenance.elect)),
 ];
@@ -85,7 +85,7 @@ const SORTED: &[(&str, &str)] = &[
     ("claim/lanes_held", sql!(claim.lanes_held)),
     ("maintenance/forget_dedup", sql!(maintenance.forget_dedup)),
     ("maintenance/forget_inbox", sql!(maintenance.forget_inbox)),
-    ("subscribe/standings", sql!(subscribe.standings)),
+    ("subscribe/all_progress", sql!(subscribe.all_progress)),
 ];
 
 fn plan_of(connection: &Connection, sql: &str) -> Vec<String> {
@@ -118,11 +118,11 @@ fn due_ranges_are_found_through_the_partial_indexes() {
     let mut connection = Connection::open_in_memory().unwrap();
     migrate::migrate(&mut connection, "memory", false).unwrap();
     for (sql, index) in [
-        (sql!(claim.suspect), "headwater_range_suspect (subscription_id=?)"),
-        (sql!(claim.expired), "headwater_range_leased (subscription_id=? AND due_at_ms<?)"),
-        (sql!(claim.waiting), "headwater_range_waiting (subscription_id=? AND due_at_ms<?)"),
-        (sql!(claim.holds), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
-        (sql!(claim.lane_ranges), "headwater_range_lane (subscription_id=? AND lane=?)"),
+        (sql!(claim.suspect), "headwater_outstanding_suspect (subscription_id=?)"),
+        (sql!(claim.expired), "headwater_outstanding_leased (subscription_id=? AND due_at_ms<?)"),
+        (sql!(claim.waiting), "headwater_outstanding_waiting (subscription_id=? AND due_at_ms<?)"),
+        (sql!(claim.holds), "headwater_outstanding_leased (subscription_id=? AND due_at_ms>?)"),
+        (sql!(claim.lane_ranges), "headwater_outstanding_lane (subscription_id=? AND lane=?)"),
         (sql!(dead_letter.list), "headwater_dead_letter_of (subscription_id=?)"),
         (
             sql!(dead_letter.page),
@@ -130,33 +130,36 @@ fn due_ranges_are_found_through_the_partial_indexes() {
         ),
         (
             sql!(outstanding.waiting),
-            "headwater_range_place (subscription_id=? AND first_offset>? AND first_offset<?)",
+            "headwater_outstanding_place (subscription_id=? AND first_offset>? AND first_offset<?)",
         ),
-        (sql!(outstanding.waiting), "headwater_range_place (subscription_id=? AND first_offset<?)"),
-        (sql!(outstanding.waiting), "headwater_range_lane (subscription_id=? AND lane=? AND first_offset<?)"),
-        (sql!(topic.list), "headwater_range_place (subscription_id=?)"),
-        (sql!(claim.lanes_held), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
+        (sql!(outstanding.waiting), "headwater_outstanding_place (subscription_id=? AND first_offset<?)"),
+        (
+            sql!(outstanding.waiting),
+            "headwater_outstanding_lane (subscription_id=? AND lane=? AND first_offset<?)",
+        ),
+        (sql!(topic.list), "headwater_outstanding_place (subscription_id=?)"),
+        (sql!(claim.lanes_held), "headwater_outstanding_leased (subscription_id=? AND due_at_ms>?)"),
         (sql!(publish.log), "headwater_subscription_group (topic_id=?)"),
         (sql!(settle.any_ack_log), "headwater_topic_ack_log"),
-        (sql!(subscribe.held), "headwater_range_leased (subscription_id=?)"),
-        (sql!(subscribe.held), "headwater_range_place (subscription_id=?)"),
+        (sql!(subscribe.held), "headwater_outstanding_leased (subscription_id=?)"),
+        (sql!(subscribe.held), "headwater_outstanding_place (subscription_id=?)"),
         (sql!(subscribe.group), "headwater_subscription_group (topic_id=? AND group_name=?)"),
         (sql!(subscribe.group), "headwater_subscription_cancelled (topic_id=? AND group_name=?)"),
         (sql!(subscribe.list), "headwater_subscription_group (topic_id=?)"),
         (sql!(subscribe.list), "headwater_subscription_cancelled (topic_id=?)"),
         (sql!(audit.acks), "headwater_ack_log_offsets (topic_id=? AND last_offset>?)"),
-        (sql!(outstanding), "headwater_range_leased (subscription_id=?)"),
-        (sql!(outstanding), "headwater_range_waiting (subscription_id=?)"),
+        (sql!(outstanding), "headwater_outstanding_leased (subscription_id=?)"),
+        (sql!(outstanding), "headwater_outstanding_waiting (subscription_id=?)"),
     ] {
         let plan = plan_of(&connection, sql);
         assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");
     }
     let plan = plan_of(&connection, sql!(claim.state));
     for index in [
-        "headwater_range_leased",
-        "headwater_range_waiting",
+        "headwater_outstanding_leased",
+        "headwater_outstanding_waiting",
         "headwater_schedule_due",
-        "headwater_range_suspect",
+        "headwater_outstanding_suspect",
     ] {
         assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");
     }

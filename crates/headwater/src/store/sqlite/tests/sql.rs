@@ -245,7 +245,7 @@ async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
                SELECT CAST(x'ff41' AS TEXT), 0, settings FROM headwater_topic";
     own.execute(sql, []).unwrap();
     let odd = crate::topic::TopicId(i32::try_from(own.last_insert_rowid()).unwrap());
-    let sql = "INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms, heartbeat_at_ms)
+    let sql = "INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, created_at_ms, state_at_ms, heartbeat_at_ms)
                VALUES (?1, 'g', 0, 1, 0, 0, 1)";
     own.execute(sql, [odd.0]).unwrap();
     own.execute("INSERT INTO headwater_cursor (subscription_id, lane, next_offset) SELECT max(subscription_id), 0, 1 FROM headwater_subscription", []).unwrap();
@@ -341,7 +341,7 @@ async fn the_views_are_readable() {
         "hopelessdead"
     );
     assert_eq!(
-        text("SELECT first_offset || '-' || last_offset || owner FROM headwater_outstanding"),
+        text("SELECT first_offset || '-' || last_offset || owner FROM headwater_outstanding_ranges"),
         "1-2me"
     );
     assert_eq!(text("SELECT \"next\" || '/' || head FROM headwater_subscriptions"), "4/3");

@@ -112,7 +112,7 @@ async fn what_killed_processes_left_is_removed_and_what_proves_something_stays()
 }
 
 #[tokio::test]
-async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
+async fn without_a_lock_file_an_owner_is_judged_by_silence() {
     let store = SqliteStore::open(SqlitePath::Memory, OpenOptions::default()).await.unwrap();
     store.heartbeat(&owner("alone"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(store.take_over(&owner("alone")).await.unwrap(), 0);
@@ -139,7 +139,7 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
             let _ = entered.blocking_send(());
             let _ = gate.recv();
             // Like the settlement of its lease.
-            work.connection.execute("DELETE FROM headwater_range", [])?;
+            work.connection.execute("DELETE FROM headwater_outstanding", [])?;
             Ok(())
         });
         assert!(ends.commands.push(Box::new(job)).await.is_ok());

@@ -49,7 +49,7 @@ async fn work_given_back_by_another_process_wakes() {
 }
 
 #[tokio::test]
-async fn claims_and_acks_wake_nobody() {
+async fn claims_and_acks_wake_no_waiter() {
     let place = Place::new();
     let (here, there) = (place.open().await, place.open().await);
     let subscription = subscribed(&here, "orders").await;
@@ -145,7 +145,7 @@ mod notices {
         let until = Instant::now() + SOON;
         while Instant::now() < until {
             assert!(matches!(commands.take(1, watch.pause(hub)), Taken::Nothing));
-            watch.look(connection, hub);
+            watch.check(connection, hub);
             if so(watch) {
                 return true;
             }
@@ -248,7 +248,7 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     let wake = armed().await;
     let ends_at_ms = Timestamp::now().as_millisecond() + 1_000;
     let lease = format!(
-        "INSERT INTO headwater_range VALUES (900, 1, 1, {}, NULL, 'other', {ends_at_ms}, 1, 0, 0, NULL, NULL)",
+        "INSERT INTO headwater_outstanding VALUES (900, 1, 1, {}, NULL, 'other', {ends_at_ms}, 1, 0, 0, NULL, NULL)",
         subscription.subscription_id.0
     );
     other.execute_batch(&lease).unwrap();

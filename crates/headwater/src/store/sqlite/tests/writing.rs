@@ -88,7 +88,7 @@ async fn a_lock_held_by_another_is_reported_as_busy_and_nothing_is_acknowledged(
 }
 
 #[tokio::test]
-async fn claims_do_not_wait_for_the_disk_unless_told_to() {
+async fn claims_do_not_wait_for_the_disk_unless_configured() {
     async fn level(store: &SqliteStore) -> i64 {
         let read = |work: &mut Work<'_>| {
             Ok(work.connection.query_row("PRAGMA synchronous", [], |row| row.get(0))?)
@@ -129,7 +129,7 @@ async fn promoting_waits_for_the_disk() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_went_away_is_given_back() {
+async fn a_claim_whose_caller_was_cancelled_is_released() {
     let place = Place::new();
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
@@ -153,7 +153,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_stays_bounded_while_publishing_goes_on() {
+async fn the_log_stays_bounded_while_publishing_continues() {
     let place = Place::new();
     let store = open_at(&place.path(), OpenOptions::default().sync_every_publish(false)).await.unwrap();
     let batch: Vec<NewMessage> = (0..100).map(|_| NewMessage::new(vec![7; 10_000])).collect();

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::sqlite::fault::{Attempt, Fault};
+use crate::store::sqlite::progress::{SubscriptionProgress, TopicRange};
 use crate::store::sqlite::ranges::{Masks, segments};
-use crate::store::sqlite::standing::{Extent, Standing};
 use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{audit, decode, fault, group, millis, row_key};
 use crate::subscription::SubscriptionState;
@@ -27,25 +27,25 @@ const WORKER_SILENT_MAX: Duration = Duration::from_secs(15);
 /// Stores what a subscription has to process when it begins or is resurrected; nothing at the end of the log.
 pub(super) fn begin(
     connection: &Connection,
-    extent: &Extent,
-    standing: &Standing,
+    topic_range: &TopicRange,
+    progress: &SubscriptionProgress,
     limits: &BackfillLimits,
     now_ms: i64,
 ) -> Attempt<()> {
-    let first = extent.first.max(standing.floor + 1);
-    if first > extent.head {
-        return forget(connection, standing.subscription_id);
+    let first = topic_range.first.max(progress.floor + 1);
+    if first > topic_range.head {
+        return forget(connection, progress.subscription_id);
     }
-    let (first, last) = match extent.tracking {
-        Tracking::OffsetWatermark => (first, extent.head),
+    let (first, last) = match topic_range.tracking {
+        Tracking::OffsetWatermark => (first, topic_range.head),
         Tracking::ReferenceCounting => {
             let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
-            let first = first.max(extent.tracked_until.saturating_sub(messages_max) + 1);
+            let first = first.max(topic_range.tracked_until.saturating_sub(messages_max) + 1);
             // Messages without a completion record get one that is for the group: nothing may be left to do.
-            (first, extent.tracked_until.max(first - 1))
+            (first, topic_range.tracked_until.max(first - 1))
         }
     };
-    insert(connection, standing.subscription_id, (first, last), limits, now_ms)
+    insert(connection, progress.subscription_id, (first, last), limits, now_ms)
 }
 
 /// Stores a backfill of a range of which nothing is done; an empty one is completed.
@@ -99,21 +99,21 @@ pub(super) fn start(
 ) -> Attempt<Backfill> {
     let connection = work.connection;
     let subscription_id = find(connection, name, group)?;
-    let (topic, standing) = Standing::one(connection, subscription_id)?;
+    let (topic, progress) = SubscriptionProgress::one(connection, subscription_id)?;
     if let Some(stored) = Stored::find(connection, subscription_id)?
         && stored.shown(connection)?.state.is_open()
     {
         let text = format!("a backfill is under way: topic {name}, group {group}; wait for it or cancel it");
         return Err(Error::new(ErrorKind::Conflict, text).into());
     }
-    check_counts(&standing, name)?;
-    let (extent, now_ms) = (Extent::load(connection, topic)?, work.now_ms());
-    begin(connection, &extent, &standing, limits, now_ms)?;
+    check_counts(&progress, name)?;
+    let (topic_range, now_ms) = (TopicRange::load(connection, topic)?, work.now_ms());
+    begin(connection, &topic_range, &progress, limits, now_ms)?;
     let stored = match Stored::find(connection, subscription_id)? {
         Some(stored) => stored,
         None => {
             // The group is at the end of the log: an empty backfill.
-            insert(connection, subscription_id, (extent.head + 1, extent.head), limits, now_ms)?;
+            insert(connection, subscription_id, (topic_range.head + 1, topic_range.head), limits, now_ms)?;
             Stored::get(connection, subscription_id)?
         }
     };
@@ -154,7 +154,7 @@ pub(super) fn turn(
     let state = match (turn, shown.state) {
         (Turn::Cancel, open) if open.is_open() => BackfillState::Cancelled,
         (Turn::Resume, BackfillState::Cancelled | BackfillState::Failed) => {
-            check_counts(&Standing::one(connection, subscription_id)?.1, name)?;
+            check_counts(&SubscriptionProgress::one(connection, subscription_id)?.1, name)?;
             let begun = stored.checkpoint >= stored.first;
             if begun { BackfillState::InProgress } else { BackfillState::NotStarted }
         }
@@ -240,21 +240,21 @@ fn batch(
     now_ms: i64,
     began: Instant,
 ) -> Attempt<(u64, u64)> {
-    let extent = Extent::load(connection, stored.topic)?;
-    let (_, standing) = Standing::one(connection, stored.subscription_id)?;
+    let topic_range = TopicRange::load(connection, stored.topic)?;
+    let (_, progress) = SubscriptionProgress::one(connection, stored.subscription_id)?;
     // Messages that were removed meanwhile need nothing.
-    let first = extent.first.max(stored.checkpoint + 1);
+    let first = topic_range.first.max(stored.checkpoint + 1);
     let last = stored.last.min(first + i64::from(messages_max) - 1);
     let mut changed = 0;
     if first <= last {
         let applied = super::applied(connection, stored.subscription_id, first, last)?;
-        let layers = [(applied, Masks { one: standing.mask(), two: 0 })];
+        let layers = [(applied, Masks { one: progress.mask(), two: 0 })];
         let mut statement = connection.prepare_cached(sql!(tracking.backfill_set))?;
         for segment in segments(&layers, first, last) {
             changed += statement.execute(params![
-                row_key(extent.topic, segment.first),
-                row_key(extent.topic, segment.last),
-                standing.mask().cast_signed(),
+                row_key(topic_range.topic, segment.first),
+                row_key(topic_range.topic, segment.last),
+                progress.mask().cast_signed(),
                 segment.masks.one.cast_signed()
             ])? as u64;
         }
@@ -358,7 +358,7 @@ impl Stored {
         if self.tracking == Tracking::ReferenceCounting {
             return Ok(Shown { state: self.state, checkpoint: self.checkpoint });
         }
-        let floor = Standing::one(connection, self.subscription_id)?.1.floor;
+        let floor = SubscriptionProgress::one(connection, self.subscription_id)?.1.floor;
         let state = match self.state {
             open if open.is_open() && floor >= self.last => BackfillState::Completed,
             open if open.is_open() => BackfillState::InProgress,
@@ -417,13 +417,13 @@ fn refused(name: &TopicName, group: &GroupName, state: &str, act: &str, needs: &
 }
 
 /// A dead or cancelled group handles nothing, so there is nothing to fill.
-fn check_counts(standing: &Standing, name: &TopicName) -> Attempt<()> {
-    if matches!(standing.state, SubscriptionState::Active | SubscriptionState::Paused) {
+fn check_counts(progress: &SubscriptionProgress, name: &TopicName) -> Attempt<()> {
+    if matches!(progress.state, SubscriptionState::Active | SubscriptionState::Paused) {
         return Ok(());
     }
     let text = format!(
         "invalid transition: topic {name}, group {} is {}; a backfill needs active or paused; nothing was changed",
-        standing.group, standing.state
+        progress.group, progress.state
     );
     Err(Error::new(ErrorKind::InvalidTransition, text).into())
 }

@@ -11,8 +11,8 @@ use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Record;
 use crate::store::sqlite::fault::Attempt;
+use crate::store::sqlite::progress::TopicRange;
 use crate::store::sqlite::ranges::{Masks, segments};
-use crate::store::sqlite::standing::Extent;
 use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, reader, row_key, topic};
 
 /// Records in one answer at most.
@@ -25,11 +25,11 @@ pub(super) fn records(connection: &Connection, name: &TopicName, range: OffsetRa
 }
 
 fn read(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {
-    let extent = Extent::load(connection, topic::get(connection, name)?.topic_id)?;
-    if !extent.counts_references() {
+    let topic_range = TopicRange::load(connection, topic::get(connection, name)?.topic_id)?;
+    if !topic_range.counts_references() {
         return Ok(Vec::new());
     }
-    let names = names(connection, &extent)?;
+    let names = names(connection, &topic_range)?;
     let sorted = |mask: u64| {
         let named = names.iter().filter(|(bit, _)| mask & (1 << **bit) != 0);
         let mut groups: Vec<GroupName> = named.map(|(_, name)| name.clone()).collect();
@@ -37,9 +37,9 @@ fn read(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
         groups
     };
     let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
-    let mut found = made(connection, &extent, first, last.min(extent.tracked_until))?;
+    let mut found = made(connection, &topic_range, first, last.min(topic_range.tracked_until))?;
     let left = RECORDS_MAX - u32::try_from(found.len()).unwrap_or(RECORDS_MAX);
-    found.extend(to_come(connection, &extent, first.max(extent.tracked_until + 1), last, left)?);
+    found.extend(to_come(connection, &topic_range, first.max(topic_range.tracked_until + 1), last, left)?);
     let record = |(offset, masks, completed_at): (i64, Masks, Option<Timestamp>)| Record {
         offset: Offset(offset),
         required: sorted(masks.one),
@@ -52,20 +52,20 @@ fn read(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
 /// An offset, the groups it is for and the groups that have done it, and since when all have.
 type Found = (i64, Masks, Option<Timestamp>);
 
-fn names(connection: &Connection, extent: &Extent) -> Attempt<BTreeMap<u32, GroupName>> {
+fn names(connection: &Connection, topic_range: &TopicRange) -> Attempt<BTreeMap<u32, GroupName>> {
     let mut statement = connection.prepare_cached(sql!(tracking.names))?;
-    let names = decode::all(&mut statement, [extent.topic.0], |row| {
+    let names = decode::all(&mut statement, [topic_range.topic.0], |row| {
         Ok((row.get::<_, u32>(0)?, row.get::<_, String>(1)?))
     })?;
     Ok(names.into_iter().map(|(bit, name)| Ok((bit, GroupName::new(name)?))).collect::<crate::Result<_>>()?)
 }
 
-fn made(connection: &Connection, extent: &Extent, first: i64, last: i64) -> Attempt<Vec<Found>> {
+fn made(connection: &Connection, topic_range: &TopicRange, first: i64, last: i64) -> Attempt<Vec<Found>> {
     if first > last {
         return Ok(Vec::new());
     }
     let mut statement = connection.prepare_cached(sql!(tracking.records))?;
-    let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), RECORDS_MAX];
+    let bounds = params![row_key(topic_range.topic, first), row_key(topic_range.topic, last), RECORDS_MAX];
     Ok(decode::all(&mut statement, bounds, |row| {
         let masks =
             Masks { one: row.get::<_, i64>(1)?.cast_unsigned(), two: row.get::<_, i64>(2)?.cast_unsigned() };
@@ -78,18 +78,18 @@ fn made(connection: &Connection, extent: &Extent, first: i64, last: i64) -> Atte
 /// Messages without a completion record, as they will be recorded.
 fn to_come(
     connection: &Connection,
-    extent: &Extent,
+    topic_range: &TopicRange,
     first: i64,
     last: i64,
     at_most: u32,
 ) -> Attempt<Vec<Found>> {
-    let last = last.min(extent.head);
+    let last = last.min(topic_range.head);
     if first > last || at_most == 0 {
         return Ok(Vec::new());
     }
-    let stored = log::stored(connection, extent.topic, first, last, at_most)?;
+    let stored = log::stored(connection, topic_range.topic, first, last, at_most)?;
     let last = stored.last().copied().unwrap_or(last);
-    let segments = segments(&layers_of(connection, extent.topic, first, last)?, first, last);
+    let segments = segments(&layers_of(connection, topic_range.topic, first, last)?, first, last);
     let mut at = segments.iter().peekable();
     let mut found = Vec::with_capacity(stored.len());
     for offset in stored {

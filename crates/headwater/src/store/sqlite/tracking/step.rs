@@ -19,8 +19,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{applied, forget_bits, set_applied, signed};
 use crate::store::TrackStep;
 use crate::store::sqlite::fault::Attempt;
+use crate::store::sqlite::progress::{self, Held, SubscriptionProgress, TopicRange, covering};
 use crate::store::sqlite::ranges::{Masks, Ranges, Segment, segments};
-use crate::store::sqlite::standing::{self, Extent, Held, Standing, covering};
 use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, row_key};
 use crate::topic::TopicId;
@@ -31,14 +31,14 @@ const TOUCHED_MAX: u32 = 250;
 /// Brings the completion records of a topic up to date, or removes those that a change of mode has left: see
 /// [`crate::store::Tracking::track`].
 pub(super) fn track(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<TrackStep> {
-    let extent = Extent::load(work.connection, topic)?;
-    if !extent.counts_references() {
-        return remove_records(work, &extent, messages_max);
+    let topic_range = TopicRange::load(work.connection, topic)?;
+    if !topic_range.counts_references() {
+        return remove_records(work, &topic_range, messages_max);
     }
-    let mut groups = Standing::all(work.connection, topic)?;
-    groups.retain(|standing| standing.counts && standing.bit.is_some());
+    let mut groups = SubscriptionProgress::all(work.connection, topic)?;
+    groups.retain(|progress| progress.counts && progress.bit.is_some());
     let (left, now_ms, step) = (i64::from(messages_max), work.now_ms(), TrackStep::default());
-    let mut tracking = Tracking { work, extent, groups, messages_max, left, now_ms, step };
+    let mut tracking = Tracking { work, topic_range, groups, messages_max, left, now_ms, step };
     tracking.record_new()?;
     tracking.apply_changes()?;
     tracking.release()?;
@@ -48,9 +48,9 @@ pub(super) fn track(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
 /// A step in progress.
 struct Tracking<'w, 'c> {
     work: &'w mut Work<'c>,
-    extent: Extent,
+    topic_range: TopicRange,
     /// The counting subscriptions.
-    groups: Vec<Standing>,
+    groups: Vec<SubscriptionProgress>,
     /// Messages, and ranges of each group, that a step may touch.
     messages_max: u32,
     /// Messages that it may still touch.
@@ -78,8 +78,8 @@ impl Tracking<'_, '_> {
     /// Creates the completion records of messages that have none, from the present state.
     fn record_new(&mut self) -> Attempt<()> {
         let connection = self.work.connection;
-        let first = self.extent.tracked_until.max(self.extent.first - 1) + 1;
-        let last = self.extent.head.min(first + self.left - 1);
+        let first = self.topic_range.tracked_until.max(self.topic_range.first - 1) + 1;
+        let last = self.topic_range.head.min(first + self.left - 1);
         if first <= last {
             let mut layers = Vec::with_capacity(self.groups.len() * 2);
             for group in &self.groups {
@@ -90,13 +90,14 @@ impl Tracking<'_, '_> {
             for segment in segments(&layers, first, last) {
                 let Segment { first, last, masks } = segment;
                 let completed_at_ms = (masks.one == masks.two).then_some(self.now_ms);
-                let made = log::record(connection, self.extent.topic, first, last, masks, completed_at_ms)?;
+                let made =
+                    log::record(connection, self.topic_range.topic, first, last, masks, completed_at_ms)?;
                 self.step.recorded += made;
                 self.step.completed += completed_at_ms.map_or(0, |_| made);
             }
             self.left -= last - first + 1;
         }
-        self.extent.tracked_until = self.extent.tracked_until.max(last);
+        self.topic_range.tracked_until = self.topic_range.tracked_until.max(last);
         Ok(())
     }
 
@@ -113,18 +114,18 @@ impl Tracking<'_, '_> {
         let (dealt, complete) = self.apply(&layers)?;
         for (group, checked) in self.groups.iter().zip(checked) {
             self.step.more |= checked.more || !complete;
-            keep(self.work, group, checked, &dealt, self.extent.first)?;
+            keep(self.work, group, checked, &dealt, self.topic_range.first)?;
         }
         Ok(())
     }
 
     /// The last offset for which a group's completion can be determined.
-    fn reach(&self, group: &Standing) -> i64 {
-        self.extent.tracked_until.min(group.next - 1)
+    fn reach(&self, group: &SubscriptionProgress) -> i64 {
+        self.topic_range.tracked_until.min(group.next - 1)
     }
 
     /// What may have changed for a group since the last step, and what did.
-    fn check(&self, group: &Standing) -> Attempt<Checked> {
+    fn check(&self, group: &SubscriptionProgress) -> Attempt<Checked> {
         let connection = self.work.connection;
         let mut statement = connection.prepare_cached(sql!(tracking.touched))?;
         let touched_max = self.messages_max.min(TOUCHED_MAX);
@@ -132,8 +133,8 @@ impl Tracking<'_, '_> {
         let touched: Vec<(i64, i64, i64)> =
             decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         // Removed messages have no completion record to change.
-        let from = group.applied_until.min(group.next - 1).max(self.extent.first - 1) + 1;
-        let until = standing::bounded(
+        let from = group.applied_until.min(group.next - 1).max(self.topic_range.first - 1) + 1;
+        let until = progress::bounded(
             connection,
             std::iter::once(group),
             from,
@@ -142,22 +143,22 @@ impl Tracking<'_, '_> {
         )?;
         let until = self.bounded_applied(group, from, until)?;
         let checked = Ranges::covering(touched.iter().map(|(first, _, last)| (*first, *last)));
-        let checked = checked.within(self.extent.first, from - 1).union(&Ranges::of(from, until));
+        let checked = checked.within(self.topic_range.first, from - 1).union(&Ranges::of(from, until));
         let (mut waiting, mut set) = (Vec::new(), Vec::new());
         for (first, last) in checked.iter() {
-            waiting.extend(standing::waiting(connection, group.subscription_id, first, last)?);
+            waiting.extend(progress::waiting(connection, group.subscription_id, first, last)?);
             set.extend(applied(connection, group.subscription_id, first, last)?.iter());
         }
         let (first, last) = (checked.first().unwrap_or(0), checked.last().unwrap_or(-1));
-        let leases = standing::leased(connection, group.subscription_id, first, last)?;
+        let leases = progress::leased(connection, group.subscription_id, first, last)?;
         let held = covering(&waiting).union(&covering(&leases));
         let done = checked.within(1, group.next - 1).without(&held);
         // Beyond the cursor nothing is done, whatever was set before the cursor was set back.
         let beyond = from.max(self.reach(group) + 1);
         let mut more = until < self.reach(group) || touched.len() == touched_max as usize;
-        if until + 1 >= beyond && beyond <= self.extent.tracked_until {
-            let last = self.bounded_applied(group, beyond, self.extent.tracked_until)?;
-            more |= last < self.extent.tracked_until;
+        if until + 1 >= beyond && beyond <= self.topic_range.tracked_until {
+            let last = self.bounded_applied(group, beyond, self.topic_range.tracked_until)?;
+            more |= last < self.topic_range.tracked_until;
             set.extend(applied(connection, group.subscription_id, beyond, last)?.iter());
         }
         let set = Ranges::covering(set);
@@ -166,7 +167,7 @@ impl Tracking<'_, '_> {
     }
 
     /// How far a step that begins at an offset may go, by the number of ranges that are set there.
-    fn bounded_applied(&self, group: &Standing, first: i64, last: i64) -> Attempt<i64> {
+    fn bounded_applied(&self, group: &SubscriptionProgress, first: i64, last: i64) -> Attempt<i64> {
         let mut statement = self.work.connection.prepare_cached(sql!(tracking.applied_crowd))?;
         let bounds = params![group.subscription_id, first, last, self.messages_max];
         let crowd: Option<i64> = statement.query_row(bounds, |row| row.get(0)).optional()?;
@@ -177,7 +178,7 @@ impl Tracking<'_, '_> {
     /// are all.
     fn apply(&mut self, layers: &[(Ranges, Masks)]) -> Attempt<(Ranges, bool)> {
         let mut statement = self.work.connection.prepare_cached(sql!(tracking.apply))?;
-        let changing = segments(layers, self.extent.first, self.extent.tracked_until).into_iter();
+        let changing = segments(layers, self.topic_range.first, self.topic_range.tracked_until).into_iter();
         let (mut dealt, mut complete) = (Vec::new(), true);
         for segment in changing.filter(|segment| segment.masks != Masks::default()) {
             if self.left == 0 {
@@ -190,8 +191,8 @@ impl Tracking<'_, '_> {
             let changed = decode::all(
                 &mut statement,
                 params![
-                    row_key(self.extent.topic, segment.first),
-                    row_key(self.extent.topic, to),
+                    row_key(self.topic_range.topic, segment.first),
+                    row_key(self.topic_range.topic, to),
                     signed(segment.masks.one),
                     signed(segment.masks.two),
                     self.now_ms,
@@ -209,7 +210,7 @@ impl Tracking<'_, '_> {
     fn release(&mut self) -> Attempt<()> {
         let releasing: Vec<(i32, u32, i64)> = {
             let mut statement = self.work.connection.prepare_cached(sql!(tracking.releasing))?;
-            decode::all(&mut statement, [self.extent.topic.0], |row| {
+            decode::all(&mut statement, [self.topic_range.topic.0], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
             })?
         };
@@ -225,8 +226,8 @@ impl Tracking<'_, '_> {
 
     fn release_one(&mut self, subscription_id: i32, mask: u64, released_until: i64) -> Attempt<()> {
         let connection = self.work.connection;
-        let after = row_key(self.extent.topic, released_until);
-        let end = row_key(self.extent.topic, self.extent.tracked_until);
+        let after = row_key(self.topic_range.topic, released_until);
+        let end = row_key(self.topic_range.topic, self.topic_range.tracked_until);
         let (pending, bound): (i64, Option<i64>) =
             connection
                 .prepare_cached(sql!(tracking.release_bound))?
@@ -250,25 +251,31 @@ impl Tracking<'_, '_> {
 
     /// Stores the progress.
     fn finish(mut self) -> Attempt<TrackStep> {
-        let extent = &self.extent;
+        let topic_range = &self.topic_range;
         let mut forget = self.work.connection.prepare_cached(sql!(tracking.applied_below))?;
         for group in &self.groups {
-            let bounds = params![group.subscription_id, extent.first, self.messages_max];
+            let bounds = params![group.subscription_id, topic_range.first, self.messages_max];
             self.step.more |= forget.execute(bounds)? == self.messages_max as usize;
         }
-        let change_until = extent.change_until.filter(|until| extent.tracked_until < *until);
+        let change_until = topic_range.change_until.filter(|until| topic_range.tracked_until < *until);
         self.work.connection.prepare_cached(sql!(tracking.progress))?.execute(params![
-            extent.topic.0,
-            extent.tracked_until,
+            topic_range.topic.0,
+            topic_range.tracked_until,
             change_until
         ])?;
-        self.step.more |= extent.tracked_until < extent.head;
+        self.step.more |= topic_range.tracked_until < topic_range.head;
         Ok(self.step)
     }
 }
 
 /// Stores the handled changes of a group: what is set now, how far, and the leases that are still to end.
-fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, first: i64) -> Attempt<()> {
+fn keep(
+    work: &Work<'_>,
+    group: &SubscriptionProgress,
+    checked: Checked,
+    dealt: &Ranges,
+    first: i64,
+) -> Attempt<()> {
     let (connection, subscription_id) = (work.connection, group.subscription_id);
     let changed = checked.set.union(&checked.unset);
     for (first, last) in changed.intersection(dealt).iter() {
@@ -300,8 +307,8 @@ fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, fir
 }
 
 /// The offsets of a range whose completion records are for a subscription, and those of them that it has done.
-fn as_layers(standing: &Standing, done: &Ranges, first: i64, last: i64) -> [(Ranges, Masks); 2] {
-    let (required, mask) = (standing.required(done, first, last), standing.mask());
+fn as_layers(progress: &SubscriptionProgress, done: &Ranges, first: i64, last: i64) -> [(Ranges, Masks); 2] {
+    let (required, mask) = (progress.required(done, first, last), progress.mask());
     let completed = required.intersection(done);
     [(required, Masks { one: mask, two: 0 }), (completed, Masks { one: 0, two: mask })]
 }
@@ -315,25 +322,25 @@ pub(super) fn layers_of(
     last: i64,
 ) -> Attempt<Vec<(Ranges, Masks)>> {
     let mut layers = Vec::new();
-    for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.counts) {
-        let done = standing.done(connection, first, last)?;
-        layers.extend(as_layers(standing, &done, first, last));
+    for progress in SubscriptionProgress::all(connection, topic)?.iter().filter(|progress| progress.counts) {
+        let done = progress.done(connection, first, last)?;
+        layers.extend(as_layers(progress, &done, first, last));
     }
     Ok(layers)
 }
 
 /// Removes the lowest completion records of a topic that keeps none any more; the bits are released with the last of
 /// them.
-fn remove_records(work: &Work<'_>, extent: &Extent, messages_max: u32) -> Attempt<TrackStep> {
-    if extent.change_until.is_none() {
+fn remove_records(work: &Work<'_>, topic_range: &TopicRange, messages_max: u32) -> Attempt<TrackStep> {
+    if topic_range.change_until.is_none() {
         return Ok(TrackStep::default());
     }
-    let bounds = params![row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX), messages_max];
+    let bounds = params![row_key(topic_range.topic, 0), row_key(topic_range.topic, OFFSET_MAX), messages_max];
     let mut statement = work.connection.prepare_cached(sql!(tracking.remove))?;
     let removed = statement.execute(bounds)? as u64;
     let more = removed == u64::from(messages_max);
     if !more {
-        forget_bits(work.connection, extent.topic)?;
+        forget_bits(work.connection, topic_range.topic)?;
     }
     Ok(TrackStep { removed, more, ..TrackStep::default() })
 }

@@ -66,7 +66,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT i.id FROM unnest(p_subscription_ids) AS i(id)
-    LEFT JOIN {schema}.subscription s ON s.subscription_id = i.id AND s.status = 'active'
+    LEFT JOIN {schema}.subscription s ON s.subscription_id = i.id AND s.state = 'active'
     LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
     WHERE h.topic_id IS NULL
        OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)

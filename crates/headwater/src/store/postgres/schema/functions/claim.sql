@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION {schema}.read_want(
 )
 LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT s.status, s.subscription_id, p_messages_max, coalesce(p_lease_ms, s.lease_ms, t.lease_ms), s.topic_id,
+    SELECT s.state, s.subscription_id, p_messages_max, coalesce(p_lease_ms, s.lease_ms, t.lease_ms), s.topic_id,
            s.lanes, coalesce(s.max_attempts, t.max_attempts),
            {schema}.any_due(s.subscription_id, d.due_since, p_now, true), d.due_since,
            EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect

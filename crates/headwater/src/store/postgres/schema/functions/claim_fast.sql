@@ -65,7 +65,7 @@ BEGIN
     IF (v_next <= v_top AND (v_top > v_head OR v_last = v_head OR v_next + p_messages_max <= v_head + 1)) IS NOT TRUE THEN
         RETURN NULL;
     END IF;
-    -- The cursor tells whether the subscription is active: a locked row is read again, in its newest version, after a
+    -- The cursor shows whether the subscription is active: a locked row is read again, in its newest version, after a
     -- pause committed. So is the head, where it is moved: a gap that another process noted meanwhile is above v_head, and ends
     -- the fast path.
     IF v_top > v_head THEN

@@ -1,6 +1,6 @@
 -- Removes messages that retention allows to remove.
 --
--- Why no message is removed that a group was promised: a step holds the lock of the extent, and what it reads then stays true
+-- Why no message is removed that a group was promised: a step holds the lock of the topic range, and what it reads then stays true
 -- until it commits (see functions/tracking/step.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
 -- its position is visible here and its messages stay; or gets it after: then it sees the new first offset and the remaining
 -- messages. Late messages of a recorded gap are in the gap for the snapshot that decides, and so are not removed.
@@ -12,58 +12,58 @@
 -- seek), later entries are set back too: retention of messages that must be done again is measured from then on. An entry that
 -- follows its predecessor closely is replaced by the next one: messages stay a thousandth of their time longer, and there are
 -- never many more than a thousand entries.
-CREATE OR REPLACE FUNCTION {schema}.note_mark(p_topic {schema}.topic, p_watermark bigint, p_now timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION {schema}.note_watermark(p_topic {schema}.topic, p_watermark bigint, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_last {schema}.mark;
+    v_last {schema}.watermark_history;
     v_previous timestamptz;
 BEGIN
     IF p_topic.message_retention_ms IS NULL THEN
         RETURN;
     END IF;
     -- Recorded while the clock was ahead: such an entry would prevent new ones until that time.
-    DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at > p_now;
-    UPDATE {schema}.mark m SET watermark = p_watermark WHERE m.topic_id = p_topic.topic_id AND m.watermark > p_watermark;
-    SELECT m.* INTO v_last FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id ORDER BY m.marked_at DESC LIMIT 1;
-    IF NOT FOUND OR v_last.watermark < p_watermark AND v_last.marked_at < p_now THEN
-        INSERT INTO {schema}.mark (topic_id, marked_at, watermark) VALUES (p_topic.topic_id, p_now, p_watermark);
-        SELECT max(m.marked_at) INTO v_previous FROM {schema}.mark m
-        WHERE m.topic_id = p_topic.topic_id AND m.marked_at < v_last.marked_at;
-        IF v_last.marked_at - v_previous < make_interval(secs => p_topic.message_retention_ms / 1000.0 / 1000) THEN
-            DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at = v_last.marked_at;
+    DELETE FROM {schema}.watermark_history m WHERE m.topic_id = p_topic.topic_id AND m.noted_at > p_now;
+    UPDATE {schema}.watermark_history m SET watermark = p_watermark WHERE m.topic_id = p_topic.topic_id AND m.watermark > p_watermark;
+    SELECT m.* INTO v_last FROM {schema}.watermark_history m WHERE m.topic_id = p_topic.topic_id ORDER BY m.noted_at DESC LIMIT 1;
+    IF NOT FOUND OR v_last.watermark < p_watermark AND v_last.noted_at < p_now THEN
+        INSERT INTO {schema}.watermark_history (topic_id, noted_at, watermark) VALUES (p_topic.topic_id, p_now, p_watermark);
+        SELECT max(m.noted_at) INTO v_previous FROM {schema}.watermark_history m
+        WHERE m.topic_id = p_topic.topic_id AND m.noted_at < v_last.noted_at;
+        IF v_last.noted_at - v_previous < make_interval(secs => p_topic.message_retention_ms / 1000.0 / 1000) THEN
+            DELETE FROM {schema}.watermark_history m WHERE m.topic_id = p_topic.topic_id AND m.noted_at = v_last.noted_at;
         END IF;
     END IF;
-    DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at < (
-        SELECT max(x.marked_at) FROM {schema}.mark x WHERE x.topic_id = p_topic.topic_id
-        AND x.marked_at <= {schema}.before(p_now, p_topic.message_retention_ms));
+    DELETE FROM {schema}.watermark_history m WHERE m.topic_id = p_topic.topic_id AND m.noted_at < (
+        SELECT max(x.noted_at) FROM {schema}.watermark_history x WHERE x.topic_id = p_topic.topic_id
+        AND x.noted_at <= {schema}.before(p_now, p_topic.message_retention_ms));
 END $$;
 
--- The retention cutoff: what may be removed now. Runs under the lock of the extent, which an earlier statement took.
-CREATE OR REPLACE FUNCTION {schema}.reach_of(p_topic {schema}.topic, e {schema}.extent, p_now timestamptz) RETURNS {schema}.reach
+-- The retention cutoff: what may be removed now. Runs under the lock of the topic range, which an earlier statement took.
+CREATE OR REPLACE FUNCTION {schema}.retention_cutoffs_of(p_topic {schema}.topic, e {schema}.topic_range, p_now timestamptz) RETURNS {schema}.retention_cutoffs
 LANGUAGE plpgsql AS $$
 DECLARE
-    r {schema}.reach;
+    r {schema}.retention_cutoffs;
     v_counts boolean;
 BEGIN
     r.now := coalesce(p_now, clock_timestamp());
     -- One statement, one snapshot.
-    SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.places(h.topic_id) p WHERE p.status <> 'cancelled')
-    INTO r.head, r.gaps, r.places FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
+    SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.progress_list(h.topic_id) p WHERE p.state <> 'cancelled')
+    INTO r.head, r.gaps, r.progress FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
     SELECT coalesce(bool_or(p.counts), false), coalesce({schema}.span(1, r.head) - range_agg(p.pending), '{}') INTO v_counts, r.read
-    FROM unnest(r.places) p;
+    FROM unnest(r.progress) p;
     -- While no subscription counts the watermark stays: messages published since are above it, and also those dead groups have
     -- not done.
     SELECT coalesce(range_agg(p.pending), '{}') + CASE WHEN v_counts THEN '{}' ELSE int8multirange(int8range(e.zero_from, NULL)) END
-    INTO r.pending FROM unnest(r.places) p WHERE p.counts OR NOT v_counts;
+    INTO r.pending FROM unnest(r.progress) p WHERE p.counts OR NOT v_counts;
     r.watermark := least(r.head, lower(r.pending) - 1);
-    PERFORM {schema}.note_mark(p_topic, r.watermark, r.now);
+    PERFORM {schema}.note_watermark(p_topic, r.watermark, r.now);
     PERFORM {schema}.note_age(p_topic, e.first_offset, r.head);
     r.kept_since := {schema}.before(r.now, p_topic.message_retention_ms);
     r.zero_since := {schema}.before(r.now, p_topic.zero_subscription_retention_ms);
     r.aged_since := {schema}.before(r.now, p_topic.max_retention_ms);
     r.done_until := CASE p_topic.message_retention_ms WHEN 0 THEN r.watermark ELSE least(r.watermark, coalesce(
-        (SELECT m.watermark FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at <= r.kept_since
-         ORDER BY m.marked_at DESC LIMIT 1), 0)) END;
+        (SELECT m.watermark FROM {schema}.watermark_history m WHERE m.topic_id = p_topic.topic_id AND m.noted_at <= r.kept_since
+         ORDER BY m.noted_at DESC LIMIT 1), 0)) END;
     r.fit := r.read + {schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.message_retention_ms))
         * ({schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.zero_subscription_retention_ms))
            + coalesce(int8multirange(int8range(e.zero_until + 1, NULL)), '{}'));
@@ -75,24 +75,24 @@ BEGIN
     RETURN r;
 END $$;
 
--- Adds missed messages to the status of subscriptions, and returns them for the log. Also moves subscriptions past removed
+-- Adds missed messages to the state of subscriptions, and returns them for the log. Also moves subscriptions past removed
 -- messages: cursors up to the first offset, and waiting ranges below it are deleted. Leased ranges are left to their owners. No
 -- recorded gap lies below the first offset, so no cursor crosses one.
 --
 -- No claim on the slow path is running for the subscriptions that are changed (hold_claims), and the fast path holds nothing of the
 -- subscription but a cursor, which is waited for. Subscription by subscription in the order of their ids, its row before its
 -- cursors, and never waiting for an outstanding row. This function excludes claims itself unless the caller has done so.
-CREATE OR REPLACE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
+CREATE OR REPLACE FUNCTION {schema}.follow_log(p_progress {schema}.progress[], p_misses {schema}.miss[], p_first bigint)
 RETURNS TABLE (group_name text, missed bigint, missed_first bigint, missed_last bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    p {schema}.place;
+    p {schema}.progress;
     v_miss {schema}.miss;
 BEGIN
     PERFORM {schema}.hold_claims(ARRAY(
-        SELECT q.subscription_id FROM unnest(p_places) q
+        SELECT q.subscription_id FROM unnest(p_progress) q
         WHERE lower(q.pending) < p_first OR q.subscription_id = ANY (ARRAY(SELECT m.subscription_id FROM unnest(p_misses) m))), true);
-    FOREACH p IN ARRAY p_places LOOP
+    FOREACH p IN ARRAY p_progress LOOP
         SELECT m.* INTO v_miss FROM unnest(p_misses) m WHERE m.subscription_id = p.subscription_id;
         IF FOUND THEN
             UPDATE {schema}.subscription s
@@ -140,9 +140,9 @@ CREATE OR REPLACE FUNCTION {schema}.clean(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
-    e {schema}.extent := {schema}.begin_upkeep(p_topic_id);
+    e {schema}.topic_range := {schema}.begin_maintenance(p_topic_id);
     t {schema}.topic;
-    r {schema}.reach;
+    r {schema}.retention_cutoffs;
     c record;
     v_from bigint;
     v_first bigint;
@@ -152,13 +152,13 @@ DECLARE
     v_misses {schema}.miss[] := '{}';
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
-    r := {schema}.reach_of(t, e, p_now);
+    r := {schema}.retention_cutoffs_of(t, e, p_now);
     topic := t.name;
     removed := 0;
     v_from := greatest(e.first_offset, e.clean_from);
     SELECT * INTO c FROM {schema}.candidates(t, e, r, v_from, p_max);
     IF NOT isempty(c.gone) THEN
-        v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.places, c.gone);
+        v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.progress, c.gone);
         FOR v_range IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(c.gone) q LOOP
             removed := removed + {schema}.delete_messages(t, v_range.first, v_range.last);
             PERFORM {schema}.forget_records(t, v_range.first, v_range.last);
@@ -190,12 +190,12 @@ BEGIN
             (SELECT min(x.first_offset) FROM {schema}.partition x WHERE x.topic_id = p_topic_id)));
     END IF;
     SELECT array_agg(m.group_name), array_agg(m.missed), array_agg(m.missed_first), array_agg(m.missed_last)
-    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.progress, v_misses, v_first) m;
     IF {schema}.forget_below(p_topic_id, v_first, p_max) = p_max THEN
         more := true;
     END IF;
     IF removed > 0 OR (v_first, v_next) <> (e.first_offset, e.clean_from) THEN
-        UPDATE {schema}.extent x SET first_offset = v_first, clean_from = v_next, removed = x.removed + clean.removed
+        UPDATE {schema}.topic_range x SET first_offset = v_first, clean_from = v_next, removed = x.removed + clean.removed
         WHERE x.topic_id = p_topic_id;
     END IF;
 END $$;

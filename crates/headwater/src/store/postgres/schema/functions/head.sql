@@ -84,7 +84,7 @@ BEGIN
     JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)
     JOIN {schema}.subscription s ON s.subscription_id = c.subscription_id
     -- A cancelled subscription never has outstanding ranges: a cancel waits for the head's lock first.
-    WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.status <> 'cancelled';
+    WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.state <> 'cancelled';
     PERFORM {schema}.record_late(p_topic_id, p_late);
     -- The rest of the gaps they were in.
     WITH hit AS (

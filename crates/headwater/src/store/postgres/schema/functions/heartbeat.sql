@@ -10,7 +10,7 @@
 -- until their deadlines, unless another heartbeat of the same owner had a value; such a heartbeat does not check other owners
 -- either.
 --
--- Locks: dead groups are handled first, because their extents are locked before anything else; then the owner's row, then its rows in
+-- Locks: dead groups are handled first, because their topic ranges are locked before anything else; then the owner's row, then its rows in
 -- "activity", for which only sessions wait that hold the owner's row. Other owners and their leases are locked only if they are
 -- free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never deadlock. A lease that is being settled or
 -- extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
@@ -42,7 +42,7 @@ BEGIN
         handling_p95_us = u.p95_us, serving = true, told_at = v_now
     FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
         AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
+    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.state <> 'cancelled'
     WHERE a.subscription_id = u.id AND a.owner = p_owner
       -- A time in the future was stored while the clock was ahead.
       AND (NOT a.serving OR a.told_at > v_now
@@ -52,7 +52,7 @@ BEGIN
     -- the row.
     WITH free AS MATERIALIZED (
         SELECT s.subscription_id FROM {schema}.subscription s
-        WHERE s.subscription_id = ANY (p_ids) AND s.status <> 'cancelled' AND NOT EXISTS (
+        WHERE s.subscription_id = ANY (p_ids) AND s.state <> 'cancelled' AND NOT EXISTS (
             SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
         FOR KEY SHARE OF s SKIP LOCKED
     )
@@ -65,7 +65,7 @@ BEGIN
     ORDER BY u.id
     ON CONFLICT (subscription_id, owner) DO NOTHING;
     RETURN QUERY
-        SELECT u.i, s.topic_id, s.status, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last,
+        SELECT u.i, s.topic_id, s.state, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last,
                NULL::text, NULL::bigint, NULL::integer[]
         FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
         ORDER BY u.i;
@@ -93,10 +93,10 @@ DECLARE
     v_revived integer[] := '{}';
 BEGIN
     SELECT array_agg(s.subscription_id ORDER BY s.topic_id), array_agg(DISTINCT s.topic_id ORDER BY s.topic_id) INTO v_dead, v_topics
-    FROM {schema}.subscription s WHERE s.subscription_id = ANY (p_ids) AND s.status = 'dead';
+    FROM {schema}.subscription s WHERE s.subscription_id = ANY (p_ids) AND s.state = 'dead';
     IF v_dead IS NOT NULL THEN
         FOR i IN 1..cardinality(v_topics) LOOP
-            PERFORM {schema}.lock_extent(v_topics[i]);
+            PERFORM {schema}.lock_topic_range(v_topics[i]);
         END LOOP;
         PERFORM {schema}.hold_claims(v_dead, true);
         FOR i IN 1..cardinality(v_dead) LOOP

@@ -1,12 +1,12 @@
 -- The order of locks, and how claims and operators exclude each other.
 --
--- The topic's row in "extent" is the lock of maintenance: every function that removes messages, writes completion records or
+-- The topic's row in "topic_range" is the lock of maintenance: every function that removes messages, writes completion records or
 -- moves a subscription's position in the log (subscribe, resurrect, seek, redrive, cancel) locks it FOR UPDATE in its
 -- transaction, and reads the data only after it has the lock. Claims, settlements and publishing never lock it.
 --
 -- The order in which every function that waits for locks takes them:
 --
---   extent (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
+--   topic_range (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
 --   outstanding (by subscription, lane, first_offset), owner (by name), activity (by subscription, owner), dead_letter (by id)
 --
 -- Ranges are not ordered by token: a range gets a new token when it is handed out again, and a session that waited for it would
@@ -68,21 +68,21 @@ BEGIN
 END $$;
 
 -- Takes the lock of maintenance on a topic.
-CREATE OR REPLACE FUNCTION {schema}.lock_extent(p_topic_id integer) RETURNS {schema}.extent
-LANGUAGE sql AS $$ SELECT e.* FROM {schema}.extent e WHERE e.topic_id = p_topic_id FOR UPDATE $$;
+CREATE OR REPLACE FUNCTION {schema}.lock_topic_range(p_topic_id integer) RETURNS {schema}.topic_range
+LANGUAGE sql AS $$ SELECT e.* FROM {schema}.topic_range e WHERE e.topic_id = p_topic_id FOR UPDATE $$;
 
 -- Takes the lock of maintenance, and checks that statements after it see current data.
-CREATE OR REPLACE FUNCTION {schema}.begin_upkeep(p_topic_id integer) RETURNS {schema}.extent
+CREATE OR REPLACE FUNCTION {schema}.begin_maintenance(p_topic_id integer) RETURNS {schema}.topic_range
 LANGUAGE plpgsql AS $$
 DECLARE
-    e {schema}.extent;
+    e {schema}.topic_range;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid transaction: maintenance needs a new snapshot after its lock, which %s does not give; use read committed',
             current_setting('transaction_isolation'));
     END IF;
-    SELECT x.* INTO e FROM {schema}.extent x WHERE x.topic_id = p_topic_id FOR UPDATE;
+    SELECT x.* INTO e FROM {schema}.topic_range x WHERE x.topic_id = p_topic_id FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s', p_topic_id);
     END IF;

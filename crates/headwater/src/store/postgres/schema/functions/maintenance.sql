@@ -1,7 +1,7 @@
 -- Maintenance: elections, jobs, dead owners and groups, small things past their time; and the audit.
 
--- One round of upkeep over all topics, after their heads were advanced: promotes, forgets old dedup keys and flags. It is
--- apart from "advance" so that nothing it may have to wait for keeps a head locked.
+-- One round of maintenance over all topics, after their heads were advanced: promotes scheduled messages, deletes expired dedup
+-- keys and flags. Separate from "advance", so that no head stays locked while this waits for other locks.
 CREATE OR REPLACE FUNCTION {schema}.maintain(
     p_promote_max integer, p_now {schema}.injected_time, OUT promoted bigint, OUT dedup_forgotten bigint
 )
@@ -12,7 +12,8 @@ DECLARE
     v_topic integer;
 BEGIN
     promoted := 0;
-    -- One budget for all topics, as one statement has to do it; first where the longest is overdue, so that each has its turn.
+    -- One budget for all topics, because all are in one statement; the topic with the longest overdue message first, so that none
+    -- starves.
     FOR v_topic IN SELECT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now GROUP BY s.topic_id ORDER BY min(s.deliver_at) LOOP
         EXIT WHEN v_bytes <= 0;
         SELECT promoted + p.messages, v_bytes - p.bytes INTO promoted, v_bytes
@@ -21,12 +22,12 @@ BEGIN
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now LIMIT 10000 FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dedup_forgotten = ROW_COUNT;
-    DELETE FROM {schema}.hole h USING {schema}.extent x WHERE x.topic_id = h.topic_id AND h.last_offset < x.first_offset;
+    DELETE FROM {schema}.hole h USING {schema}.topic_range x WHERE x.topic_id = h.topic_id AND h.last_offset < x.first_offset;
     DELETE FROM {schema}.waiter w WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.waiter x WHERE x.until < clock_timestamp() - interval '1 minute' FOR UPDATE SKIP LOCKED));
 END $$;
 
--- Forgets what processes told that have not been heard of for a day, and expired dedup keys; a bounded number.
+-- Deletes the activity of owners without a heartbeat for a day, and expired dedup keys; at most p_max of each.
 CREATE OR REPLACE FUNCTION {schema}.forget_old(p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -35,7 +36,8 @@ DECLARE
     v_activities bigint;
     v_keys bigint;
 BEGIN
-    -- Their totals stay, in the row that has no owner. An owner whose leases end by its silence is kept until they have.
+    -- Their totals stay, in the row with an empty owner. An owner whose leases end by missing heartbeats is kept until they have
+    -- ended.
     v_owners := ARRAY(SELECT a.owner FROM {schema}.activity a
                       WHERE a.owner <> '' AND a.told_at < v_now - interval '1 day' AND NOT EXISTS (
                           SELECT FROM {schema}.owner w WHERE w.owner = a.owner)
@@ -65,7 +67,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Elects or confirms the worker of the namespace. Whoever has the term keeps it until it has run out.
+-- Elects or confirms the maintenance worker of the namespace. The worker keeps its term until it ends.
 CREATE OR REPLACE FUNCTION {schema}.elect(p_worker text, p_term_ms bigint, p_now {schema}.injected_time) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -73,7 +75,7 @@ DECLARE
 BEGIN
     INSERT INTO {schema}.election AS e (worker, until) VALUES (p_worker, v_now + make_interval(secs => p_term_ms / 1000.0))
     ON CONFLICT (one) DO UPDATE SET worker = excluded.worker, until = excluded.until
-        -- A term that ends later than one that begins now was given by a clock that was ahead: nobody waits for that time.
+        -- A term that ends later than one that begins now was stored while the clock was ahead: it is not waited for.
         WHERE e.worker = excluded.worker OR e.until <= v_now OR e.until > excluded.until;
     RETURN FOUND;
 END $$;
@@ -83,21 +85,21 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.election e WHERE e.worker = p_worker
 $$;
 
--- Looks for the dead. One look at a time: they meet at the job's row. Under the extent's lock the silence is checked again in
--- the update itself: a heartbeat or a resumption that came between is seen. One that commits later than that finds a dead one:
--- the heartbeat resurrects it, at once or, if it was under way at that moment, the next one.
+-- Detects dead groups. One run at a time: runs are serialised by the job's row. Under the topic range's lock the timeout is checked
+-- again in the update itself: a heartbeat or a resume that committed in between is seen. A heartbeat that commits later finds a
+-- dead group and resurrects it: at once or, if it was running at that moment, the next one does.
 --
--- Where nobody was watching (the last look is more than three minutes ago, or older than the server's start), everybody looks
--- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
--- still. A suspicion is void once its subject has spoken, or the server was restarted again.
+-- If detection was interrupted (the last run is more than three minutes ago, or older than the server's start), all groups seem
+-- silent because none could send heartbeats. They become suspected, and die in a run at least a heartbeat interval later if they
+-- are still silent. A suspicion ends with the next heartbeat of the group, or if the server is restarted again.
 --
--- Extents first, then claims apart, then heads, each for all that may die and in one order: see functions/locks.sql. Who is
--- past its timeout only after that look is left for the next.
+-- Locks: topic ranges first, then claims are excluded, then heads, each for all groups that may die and in one order: see
+-- functions/locks.sql. A group that exceeds its timeout only after the first query is left to the next run.
 CREATE OR REPLACE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    -- An injected time has nothing to do with when the server was started.
+    -- An injected time cannot be compared with the start of the server.
     v_started timestamptz := CASE WHEN p_now IS NULL THEN pg_postmaster_start_time() ELSE '-infinity' END;
     v_last timestamptz;
     v_watched boolean;
@@ -112,22 +114,22 @@ BEGIN
     SELECT array_agg(x.subscription_id), array_agg(DISTINCT x.topic_id ORDER BY x.topic_id) INTO v_ids, v_topics
     FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
     JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
-    WHERE x.status = 'active' AND h.heard_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
+    WHERE x.state = 'active' AND h.heard_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
       AND (v_watched OR x.suspected_at IS NOT NULL);
     IF v_ids IS NOT NULL THEN
         FOR i IN 1..cardinality(v_topics) LOOP
-            PERFORM {schema}.begin_upkeep(v_topics[i]);
+            PERFORM {schema}.begin_maintenance(v_topics[i]);
         END LOOP;
         PERFORM {schema}.hold_claims(v_ids, true);
-        -- A claim that has moved a head counts expiries in subscriptions: no head is waited for with one of those in hand.
+        -- A claim that holds a head counts expiries in subscriptions: so no head is waited for while a subscription is locked.
         PERFORM FROM {schema}.head h WHERE h.topic_id = ANY (v_topics) ORDER BY h.topic_id FOR SHARE;
     END IF;
     FOR s IN
         SELECT x.subscription_id, x.topic_id, t.name, x.group_name, h.heard_at, x.suspected_at,
-               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat
+               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS heartbeat_interval
         FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
         JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
-        WHERE x.status = 'active' AND h.heard_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
+        WHERE x.state = 'active' AND h.heard_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
         ORDER BY x.subscription_id
     LOOP
         topic := s.name;
@@ -135,7 +137,7 @@ BEGIN
         v_suspected := CASE WHEN s.suspected_at > s.heard_at AND s.suspected_at >= v_started THEN s.suspected_at END;
         IF s.heard_at >= s.silent_since THEN
             kind := 'near_timeout';
-        ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
+        ELSIF v_suspected + s.heartbeat_interval <= v_now OR v_suspected IS NULL AND v_watched THEN
             CONTINUE WHEN s.subscription_id <> ALL (coalesce(v_ids, '{}'))
                 OR NOT {schema}.die(s.subscription_id, s.silent_since, v_now);
             kind := 'died';
@@ -146,7 +148,8 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    -- Seen, told or resumed by a clock that was ahead: it counts as heard of now. Last, because nothing is waited for with these in hand.
+    -- Times in the future were stored while the clock was ahead: they become the present. Last, because nothing is waited for while
+    -- these rows are locked.
     UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
     UPDATE {schema}.activity a SET told_at = v_now WHERE a.ctid = ANY (ARRAY(
@@ -156,13 +159,13 @@ BEGIN
     UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';
 END $$;
 
--- Declares one dead, if it is active and silent still. The caller holds its extent and its head, and claims apart.
+-- Declares a group dead, if it is still active and silent. The caller holds its topic range and its head, and excludes claims.
 CREATE OR REPLACE FUNCTION {schema}.die(p_subscription_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
-    WHERE s.subscription_id = p_subscription_id AND s.status = 'active'
-      -- Not by the view: of a row that is waited for here, the newest version counts.
+    UPDATE {schema}.subscription s SET state = 'dead', state_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
+    WHERE s.subscription_id = p_subscription_id AND s.state = 'active'
+      -- Not from the view: if this waits for the row, its newest version counts.
       AND greatest(s.heartbeat_at, (SELECT max(a.seen_at) FROM {schema}.activity_seen a
                                     WHERE a.subscription_id = p_subscription_id)) < p_silent_since;
     IF NOT FOUND THEN
@@ -172,7 +175,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Notes that a job was run. A look for the dead that failed was no look.
+-- Records a run of a job. A failed detection of dead groups does not count as a run of detection.
 CREATE OR REPLACE FUNCTION {schema}.job_ran(
     p_job text, p_duration_us bigint, p_rows bigint, p_backlog bigint, p_error text, p_now {schema}.injected_time
 ) RETURNS void

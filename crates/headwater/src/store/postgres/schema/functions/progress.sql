@@ -21,24 +21,24 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(h.head, (SELECT min({schema}.floor_of(s.subscription_id)) FROM {schema}.subscription s
-                          WHERE s.topic_id = p_topic_id AND s.status IN ('active', 'paused')))
+                          WHERE s.topic_id = p_topic_id AND s.state IN ('active', 'paused')))
     FROM {schema}.head h WHERE h.topic_id = p_topic_id
 $$;
 
 -- The progress of all subscriptions of a topic, by id, in the caller's snapshot because the function is STABLE.
-CREATE OR REPLACE FUNCTION {schema}.places(p_topic_id integer) RETURNS SETOF {schema}.place
+CREATE OR REPLACE FUNCTION {schema}.progress_list(p_topic_id integer) RETURNS SETOF {schema}.progress
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT p.subscription_id, p.group_name, p.status, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
+    SELECT p.subscription_id, p.group_name, p.state, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
            p.applied, p.counts
-    FROM {schema}.current_place p WHERE p.topic_id = p_topic_id ORDER BY p.subscription_id
+    FROM {schema}.current_progress p WHERE p.topic_id = p_topic_id ORDER BY p.subscription_id
 $$;
 
 -- The progress of one subscription.
-CREATE OR REPLACE FUNCTION {schema}.place_of(p_subscription_id integer) RETURNS SETOF {schema}.place
+CREATE OR REPLACE FUNCTION {schema}.progress_of(p_subscription_id integer) RETURNS SETOF {schema}.progress
 LANGUAGE sql STABLE AS $$
-    SELECT p.subscription_id, p.group_name, p.status, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
+    SELECT p.subscription_id, p.group_name, p.state, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
            p.applied, p.counts
-    FROM {schema}.current_place p WHERE p.subscription_id = p_subscription_id
+    FROM {schema}.current_progress p WHERE p.subscription_id = p_subscription_id
 $$;
 
 -- The recorded gaps of a topic.

@@ -54,7 +54,7 @@ BEGIN
     -- Nested, so that topics without the setting do not run the query.
     IF v_blocks THEN
         IF NOT EXISTS (SELECT FROM {schema}.subscription s
-                       WHERE s.topic_id = publish_batch.topic_id AND s.status IN ('active', 'paused')) THEN
+                       WHERE s.topic_id = publish_batch.topic_id AND s.state IN ('active', 'paused')) THEN
             RAISE EXCEPTION USING ERRCODE = 'HW006', MESSAGE = format('no subscriptions: %s', p_topic);
         END IF;
     END IF;

@@ -8,7 +8,7 @@
 -- be delivered anyway and must not be delivered twice. This happens because burying a whole range of an ordered subscription also
 -- buries messages of other lanes in it.
 --
--- The extent is locked before the messages are read, so that cleanup does not remove one that is about to be outstanding; in a
+-- The topic range is locked before the messages are read, so that cleanup does not remove one that is about to be outstanding; in a
 -- shared mode, because redrives do not conflict with each other.
 --
 -- A call may take many steps. The last step writes the audit entry, with the number of messages redriven by all steps, and the
@@ -19,21 +19,21 @@ CREATE OR REPLACE FUNCTION {schema}.redrive(
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_status text;
+    v_state text;
     v_topic text;
     v_group text;
 BEGIN
     redriven := 0;
     SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
-    PERFORM FROM {schema}.extent e WHERE e.topic_id = redrive.topic_id FOR SHARE;
-    SELECT s.status, t.name, s.group_name INTO v_status, v_topic, v_group
+    PERFORM FROM {schema}.topic_range e WHERE e.topic_id = redrive.topic_id FOR SHARE;
+    SELECT s.state, t.name, s.group_name INTO v_state, v_topic, v_group
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = p_subscription_id;
     IF NOT FOUND THEN
         -- Just removed, with its dead letters.
         RETURN;
     END IF;
-    IF v_status = 'cancelled' THEN
+    IF v_state = 'cancelled' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: topic %s, group %s is cancelled; redrive needs active or paused or dead; nothing was changed',
             v_topic, v_group);
@@ -114,7 +114,7 @@ BEGIN
     dead_letters := 0;
     FOR v_id IN
         SELECT x.subscription_id FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group
-        AND x.status = 'cancelled' AND x.released_until IS NULL AND x.subscription_id >= subscription_id ORDER BY x.subscription_id
+        AND x.state = 'cancelled' AND x.released_until IS NULL AND x.subscription_id >= subscription_id ORDER BY x.subscription_id
     LOOP
         IF v_id > subscription_id THEN
             subscription_id := v_id;

@@ -10,12 +10,12 @@ DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
     v_ids integer[];
 BEGIN
-    PERFORM {schema}.lock_extent(s.topic_id);
+    PERFORM {schema}.lock_topic_range(s.topic_id);
     SELECT array_agg(x.subscription_id) INTO v_ids FROM {schema}.subscription x
-    WHERE x.topic_id = s.topic_id AND x.group_name = p_group AND x.status = 'cancelled' AND x.released_until IS NULL;
+    WHERE x.topic_id = s.topic_id AND x.group_name = p_group AND x.state = 'cancelled' AND x.released_until IS NULL;
     removed := coalesce(cardinality(v_ids), 0);
     IF removed = 0 THEN
-        SELECT CASE WHEN bool_or(x.status = 'cancelled') THEN 'cancelled' ELSE max(x.status) END INTO state
+        SELECT CASE WHEN bool_or(x.state = 'cancelled') THEN 'cancelled' ELSE max(x.state) END INTO state
         FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group;
         IF p_before > 0 THEN
             PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object(
@@ -32,7 +32,7 @@ BEGIN
 END $$;
 
 -- Moves a subscription that has been dead for too long past messages that are removed. Stored messages still count as not done:
--- only retention removes them, and counts them as missed. Under the locks of the extent and, because it moves cursors, of the
+-- only retention removes them, and counts them as missed. Under the locks of the topic range and, because it moves cursors, of the
 -- head.
 CREATE OR REPLACE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -41,9 +41,9 @@ DECLARE
 BEGIN
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
-    SELECT e.first_offset INTO STRICT v_first FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
-    PERFORM FROM {schema}.place_of(p_subscription_id) q
-    WHERE q.status = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
+    SELECT e.first_offset INTO STRICT v_first FROM {schema}.topic_range e WHERE e.topic_id = p_topic_id;
+    PERFORM FROM {schema}.progress_of(p_subscription_id) q
+    WHERE q.state = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -67,11 +67,11 @@ DECLARE
 BEGIN
     SELECT x.subscription_id, x.topic_id, x.name, x.group_name, x.zombie, x.old INTO s
     FROM (SELECT q.subscription_id, q.topic_id, t.name, q.group_name,
-                 q.status = 'dead' AND q.died_elapsed_ms <= {schema}.elapsed() - t.zombie_subscription_ttl_ms AS zombie,
-                 CASE q.status WHEN 'dead' THEN q.died_elapsed_ms <= {schema}.elapsed() - p_older_than_ms
-                               ELSE q.status_at < {schema}.before(v_now, p_older_than_ms) END AS old
+                 q.state = 'dead' AND q.died_elapsed_ms <= {schema}.elapsed() - t.zombie_subscription_ttl_ms AS zombie,
+                 CASE q.state WHEN 'dead' THEN q.died_elapsed_ms <= {schema}.elapsed() - p_older_than_ms
+                               ELSE q.state_at < {schema}.before(v_now, p_older_than_ms) END AS old
           FROM {schema}.subscription q JOIN {schema}.topic t ON t.topic_id = q.topic_id
-          WHERE q.status = 'cancelled' OR q.status = 'dead' AND NOT {schema}.counts(q.status, t.semantics)) x
+          WHERE q.state = 'cancelled' OR q.state = 'dead' AND NOT {schema}.counts(q.state, t.semantics)) x
     WHERE x.subscription_id > p_after AND (x.zombie OR x.old)
     ORDER BY x.subscription_id LIMIT 1;
     IF NOT FOUND THEN
@@ -82,7 +82,7 @@ BEGIN
     group_name := s.group_name;
     moved := false;
     deleted := false;
-    PERFORM {schema}.begin_upkeep(s.topic_id);
+    PERFORM {schema}.begin_maintenance(s.topic_id);
     IF s.zombie THEN
         moved := {schema}.move_zombie(s.subscription_id, s.topic_id);
     END IF;
@@ -99,10 +99,10 @@ BEGIN
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     -- Checked again, under the lock: it may have been resurrected.
-    PERFORM FROM {schema}.place_of(p_subscription_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
+    PERFORM FROM {schema}.progress_of(p_subscription_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE s.released_until IS NULL
-      AND (p.status = 'cancelled'
-           OR p.status = 'dead' AND NOT p.counts AND isempty(p.held)
+      AND (p.state = 'cancelled'
+           OR p.state = 'dead' AND NOT p.counts AND isempty(p.held)
               AND NOT EXISTS (SELECT FROM {schema}.messages(p_topic_id, p.next_offset)))
       AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id);
     IF NOT FOUND THEN

@@ -1,6 +1,6 @@
 -- Resurrection of dead subscriptions.
 
--- Resurrects a dead subscription; false if it is not dead. Runs under the lock of the extent, so only one session does it. It
+-- Resurrects a dead subscription; false if it is not dead. Runs under the lock of the topic range, so only one session does it. It
 -- counts as a heartbeat: a process has the full timeout to send the next one.
 CREATE OR REPLACE FUNCTION {schema}.revive(p_subscription_id integer, p_behind_max bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -8,18 +8,18 @@ DECLARE
     v_topic integer;
     v_next bigint;
 BEGIN
-    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id AND s.state = 'dead';
     IF NOT FOUND THEN
         RETURN false;
     END IF;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     SELECT greatest(e.first_offset, h.head - p_behind_max + 1) INTO STRICT v_next
-    FROM {schema}.head h JOIN {schema}.extent e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
+    FROM {schema}.head h JOIN {schema}.topic_range e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
     UPDATE {schema}.subscription s
-    SET status = 'active', status_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
+    SET state = 'active', state_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
         -- Late messages below the new start are skipped too.
         start_offset = CASE WHEN p_behind_max IS NULL THEN s.start_offset ELSE greatest(s.start_offset, v_next) END
-    WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    WHERE s.subscription_id = p_subscription_id AND s.state = 'dead';
     IF p_behind_max IS NULL THEN
         -- Ranges below the first stored offset are left: they may be leased, and contain no messages any more.
         UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, v_next) WHERE c.subscription_id = p_subscription_id;
@@ -43,11 +43,11 @@ DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
 BEGIN
-    PERFORM {schema}.lock_extent(s.topic_id);
+    PERFORM {schema}.lock_topic_range(s.topic_id);
     -- Read again under the lock: another session may have resurrected or cancelled it.
     s := {schema}.find_subscription(p_topic, p_group);
     topic_id := s.topic_id;
-    state := s.status;
+    state := s.state;
     missed := s.missed;
     missed_first := s.missed_first;
     missed_last := s.missed_last;

@@ -28,7 +28,7 @@ BEGIN
         WHERE o.subscription_id = s.subscription_id AND o.owner IS NOT NULL AND o.due_at > v_now;
         RETURN;
     END IF;
-    PERFORM {schema}.lock_extent(s.topic_id);
+    PERFORM {schema}.lock_topic_range(s.topic_id);
     s := {schema}.find_subscription(p_topic, p_group);
     PERFORM {schema}.refuse_cancelled(s, p_topic);
     PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
@@ -63,12 +63,12 @@ BEGIN
     UPDATE {schema}.subscription x
     SET lease_ms = n.lease_ms, max_attempts = n.max_attempts, backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms
     FROM jsonb_populate_record(NULL::{schema}.subscription, p_policy) n
-    WHERE x.subscription_id = s.subscription_id AND x.status <> 'cancelled';
+    WHERE x.subscription_id = s.subscription_id AND x.state <> 'cancelled';
     IF NOT FOUND THEN
         RETURN 'cancelled';
     END IF;
     PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, p_policy, p_now);
-    RETURN s.status;
+    RETURN s.state;
 END $$;
 
 -- Completes, for dead subscriptions, messages that every counting one has done and that are older than p_older_than_ms: a row for
@@ -88,9 +88,9 @@ DECLARE
     v_groups jsonb := '{}';
     s record;
 BEGIN
-    PERFORM {schema}.lock_extent(v_topic);
+    PERFORM {schema}.lock_topic_range(v_topic);
     SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor
-    FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.status = 'dead';
+    FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.state = 'dead';
     IF v_dead IS NOT NULL THEN
         PERFORM {schema}.hold_claims(v_dead, true);
         PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;

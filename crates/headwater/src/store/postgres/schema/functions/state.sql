@@ -2,9 +2,9 @@
 
 -- Whether messages are kept for a subscription. That of a queue counts until it is cancelled: its messages are kept for its
 -- workers.
-CREATE OR REPLACE FUNCTION {schema}.counts(p_status text, p_semantics text) RETURNS boolean
+CREATE OR REPLACE FUNCTION {schema}.counts(p_state text, p_semantics text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_status IN ('active', 'paused') OR p_status = 'dead' AND p_semantics = 'queue'
+    SELECT p_state IN ('active', 'paused') OR p_state = 'dead' AND p_semantics = 'queue'
 $$;
 
 -- Copies state and lease of a subscription to its cursors, whatever statement changes it.
@@ -13,12 +13,12 @@ LANGUAGE plpgsql AS $$
 BEGIN
     -- In the order of locks: the UPDATE alone locks lanes in the order in which its plan finds them.
     PERFORM FROM {schema}.cursor c WHERE c.subscription_id = NEW.subscription_id ORDER BY c.lane FOR UPDATE;
-    UPDATE {schema}.cursor c SET active = NEW.status = 'active', lease_ms = NEW.lease_ms
+    UPDATE {schema}.cursor c SET active = NEW.state = 'active', lease_ms = NEW.lease_ms
     WHERE c.subscription_id = NEW.subscription_id;
     RETURN NULL;
 END $$;
-CREATE OR REPLACE TRIGGER cursor_follows AFTER UPDATE OF status, lease_ms ON {schema}.subscription
-    FOR EACH ROW WHEN ((OLD.status, OLD.lease_ms) IS DISTINCT FROM (NEW.status, NEW.lease_ms))
+CREATE OR REPLACE TRIGGER cursor_follows AFTER UPDATE OF state, lease_ms ON {schema}.subscription
+    FOR EACH ROW WHEN ((OLD.state, OLD.lease_ms) IS DISTINCT FROM (NEW.state, NEW.lease_ms))
     EXECUTE FUNCTION {schema}.follow_subscription();
 
 -- The subscription of a group: the one that is not cancelled, or else the last cancelled one.
@@ -29,7 +29,7 @@ DECLARE
     v_topic integer := {schema}.topic_id_of(p_topic);
 BEGIN
     SELECT * INTO s FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.group_name = p_group
-    ORDER BY x.status = 'cancelled', x.subscription_id DESC LIMIT 1;
+    ORDER BY x.state = 'cancelled', x.subscription_id DESC LIMIT 1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
             'no such subscription: topic %s, group %s; see `headwater group list %1$s`', p_topic, p_group);
@@ -41,7 +41,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF s.status = 'cancelled' THEN
+    IF s.state = 'cancelled' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
             p_topic, s.group_name);
@@ -86,7 +86,7 @@ BEGIN
     RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
 END $$;
 
--- Moves a subscription up to an offset: messages below are skipped. Runs under the locks of extent and head.
+-- Moves a subscription up to an offset: messages below are skipped. Runs under the locks of topic range and head.
 CREATE OR REPLACE FUNCTION {schema}.give_up_below(p_subscription_id integer, p_next bigint, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -109,7 +109,7 @@ DECLARE
 BEGIN
     topic_id := s.topic_id;
     IF p_to = 'cancelled' THEN
-        PERFORM {schema}.lock_extent(s.topic_id);
+        PERFORM {schema}.lock_topic_range(s.topic_id);
     END IF;
     PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     IF p_to = 'cancelled' THEN
@@ -117,14 +117,14 @@ BEGIN
     END IF;
     -- A resume counts as a heartbeat, if there ever was one: the group's processes have a whole timeout to send the next.
     UPDATE {schema}.subscription x
-    SET status = p_to, status_at = v_now,
+    SET state = p_to, state_at = v_now,
         heartbeat_at = CASE WHEN p_to = 'active' AND (
             SELECT h.heard_at FROM {schema}.heard h WHERE h.subscription_id = s.subscription_id) < v_now
             THEN v_now ELSE x.heartbeat_at END
-    WHERE x.subscription_id = s.subscription_id AND x.status = ANY (p_from);
+    WHERE x.subscription_id = s.subscription_id AND x.state = ANY (p_from);
     changed := FOUND;
     IF NOT changed THEN
-        SELECT x.status INTO state FROM {schema}.find_subscription(p_topic, p_group) x;
+        SELECT x.state INTO state FROM {schema}.find_subscription(p_topic, p_group) x;
         RETURN;
     END IF;
     state := p_to;
@@ -133,7 +133,7 @@ BEGIN
         PERFORM {schema}.stop_counting(s.subscription_id);
     END IF;
     PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object(
-        'from', s.status, 'to', p_to, 'leases_lost', v_lost), v_now);
+        'from', s.state, 'to', p_to, 'leases_lost', v_lost), v_now);
     -- Without checking flags: a flag raised while this runs is not visible, and such changes are rare.
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;

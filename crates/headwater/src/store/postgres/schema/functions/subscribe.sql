@@ -1,7 +1,7 @@
 -- Subscribing.
 
 -- The cursor for a start, and the first offset from which late messages are delivered to the group. Takes the lock of the head,
--- after that of the extent, which serialises it with the hand-out of late messages and with claims that find a gap. With p_dry
+-- after that of the topic range, which serialises it with the hand-out of late messages and with claims that find a gap. With p_dry
 -- nothing is changed or locked, and the result is an estimate.
 CREATE OR REPLACE FUNCTION {schema}.find_start(
     p_topic_id integer, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean,
@@ -21,7 +21,7 @@ BEGIN
         PERFORM FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
     END IF;
     SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
-    SELECT x.first_offset INTO STRICT v_first FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    SELECT x.first_offset INTO STRICT v_first FROM {schema}.topic_range x WHERE x.topic_id = p_topic_id;
     IF p_start = 'offset' AND p_offset > {schema}.last_taken(p_topic_id) + 1 THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid start offset: %s is beyond the end, %s is the last offset taken: start at now for what comes next',
@@ -77,7 +77,7 @@ END $$;
 
 -- Counts a registration of an existing group: many registrations while its floor does not move, although there are messages, mean
 -- that it is flapping. False if it is no longer active or paused: then its row must not stay locked, because the caller locks the
--- extent next, and a session that holds the extent may wait for the subscription. If the group died while this waited for its row,
+-- topic range next, and a session that holds the topic range may wait for the subscription. If the group died while this waited for its row,
 -- the row was locked; the rollback of the block releases that lock.
 CREATE OR REPLACE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -92,7 +92,7 @@ BEGIN
         SELECT CASE WHEN v_idle THEN 0 WHEN g.again THEN s.restarts + 1 ELSE 1 END,
                CASE WHEN g.again THEN s.restarts_since ELSE p_now END, CASE WHEN g.again THEN s.restarts_floor ELSE v_floor END
         FROM (SELECT coalesce(s.restarts_since >= v_since AND s.restarts_floor >= v_floor, false) AS again) g)
-    WHERE s.subscription_id = p_subscription_id AND s.status IN ('active', 'paused');
+    WHERE s.subscription_id = p_subscription_id AND s.state IN ('active', 'paused');
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW000';
     END IF;
@@ -101,7 +101,7 @@ EXCEPTION
     WHEN SQLSTATE 'HW000' THEN RETURN false;
 END $$;
 
--- Subscribes a group, or finds it. The extent's lock serialises sessions that create or resurrect: of ten at once one does it, and
+-- Subscribes a group, or finds it. The topic range's lock serialises sessions that create or resurrect: of ten at once one does it, and
 -- the others find the result. A group that is active or paused is found without the lock.
 CREATE OR REPLACE FUNCTION {schema}.subscribe(
     p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now {schema}.injected_time,
@@ -111,19 +111,19 @@ CREATE OR REPLACE FUNCTION {schema}.subscribe(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_status text;
+    v_state text;
 BEGIN
     PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
     topic_id := {schema}.topic_id_of(p_topic);
     resurrected := false;
     -- At most twice: a group that dies or is cancelled between the read and the next statement is read again, then under the lock.
     FOR i IN 1..2 LOOP
-        SELECT s.subscription_id, s.status INTO subscription_id, v_status FROM {schema}.subscription s
-        WHERE s.topic_id = subscribe.topic_id AND s.group_name = p_group AND s.status <> 'cancelled';
-        EXIT WHEN v_status IN ('active', 'paused') AND {schema}.note_restart(subscription_id, p_window_ms, v_now);
+        SELECT s.subscription_id, s.state INTO subscription_id, v_state FROM {schema}.subscription s
+        WHERE s.topic_id = subscribe.topic_id AND s.group_name = p_group AND s.state <> 'cancelled';
+        EXIT WHEN v_state IN ('active', 'paused') AND {schema}.note_restart(subscription_id, p_window_ms, v_now);
         IF i = 1 THEN
-            PERFORM {schema}.lock_extent(topic_id);
-        ELSIF v_status = 'dead' THEN
+            PERFORM {schema}.lock_topic_range(topic_id);
+        ELSIF v_state = 'dead' THEN
             resurrected := {schema}.revive(subscription_id, NULL, v_now);
         ELSE
             subscription_id := {schema}.begin_subscription(topic_id, p_group, p_start, p_offset, p_at, v_now);
@@ -134,7 +134,7 @@ BEGIN
     FROM {schema}.subscription s WHERE s.subscription_id = subscribe.subscription_id;
 END $$;
 
--- Creates a subscription. Runs under the lock of the extent.
+-- Creates a subscription. Runs under the lock of the topic range.
 CREATE OR REPLACE FUNCTION {schema}.begin_subscription(
     p_topic_id integer, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_now timestamptz
 ) RETURNS integer
@@ -148,7 +148,7 @@ DECLARE
 BEGIN
     SELECT * INTO STRICT t FROM {schema}.topic q WHERE q.topic_id = p_topic_id;
     SELECT s.group_name INTO v_other FROM {schema}.subscription s
-    WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' LIMIT 1;
+    WHERE s.topic_id = p_topic_id AND s.state <> 'cancelled' LIMIT 1;
     IF FOUND AND t.semantics = 'queue' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid group: topic %s is a queue and its group is %s; a second group would compete for its messages: create the topic as pub_sub for fan-out',
@@ -156,7 +156,7 @@ BEGIN
     END IF;
     SELECT f.next_offset, f.start_offset INTO v_next, v_start
     FROM {schema}.find_start(p_topic_id, p_start, p_offset, p_at, false) f;
-    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, status_at, created_at)
+    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, state_at, created_at)
     VALUES (p_topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start, p_now, p_now)
     RETURNING s.subscription_id INTO v_id;
     INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)

@@ -51,14 +51,14 @@ BEGIN
     UPDATE {schema}.topic SET offsets = format('{schema}.%I', 'topic_' || v_topic || '_offset')::regclass
     WHERE topic_id = v_topic;
     INSERT INTO {schema}.head (topic_id) VALUES (v_topic);
-    INSERT INTO {schema}.extent (topic_id) VALUES (v_topic);
+    INSERT INTO {schema}.topic_range (topic_id) VALUES (v_topic);
     IF v_storage = 'dedicated' THEN
         PERFORM {schema}.make_storage(v_topic);
     END IF;
     RETURN v_topic;
 END $$;
 
--- Changes a topic's settings. Settings that p_settings does not name stay: a later version may use them. Under the extent's lock,
+-- Changes a topic's settings. Settings that p_settings does not name stay: a later version may use them. Under the topic range's lock,
 -- so that no group subscribes meanwhile.
 CREATE OR REPLACE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -67,7 +67,7 @@ DECLARE
     n {schema}.topic;
     v_groups text[];
 BEGIN
-    PERFORM {schema}.lock_extent({schema}.topic_id_of(p_name));
+    PERFORM {schema}.lock_topic_range({schema}.topic_id_of(p_name));
     SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
     -- Written first, so that the generated columns have the new values; an error below rolls it back. The tracking mode is
     -- changed last, by its own function.
@@ -75,7 +75,7 @@ BEGIN
     WHERE x.topic_id = t.topic_id
     RETURNING x.* INTO STRICT n;
     IF t.semantics = 'pub_sub' AND n.semantics = 'queue' THEN
-        v_groups := ARRAY(SELECT s.group_name FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled'
+        v_groups := ARRAY(SELECT s.group_name FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled'
                           ORDER BY s.group_name);
         IF cardinality(v_groups) > 1 THEN
             RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(

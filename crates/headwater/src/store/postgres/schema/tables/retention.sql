@@ -1,7 +1,7 @@
 -- The first stored offset of each topic's log, its progress in maintenance, and its age.
 
 -- One row per topic: its row lock (FOR UPDATE) is the lock of maintenance. See functions/locks.sql.
-CREATE TABLE {schema}.extent (
+CREATE TABLE {schema}.topic_range (
     topic_id      integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
     -- Everything below was removed.
     first_offset  bigint NOT NULL DEFAULT 1,
@@ -27,11 +27,11 @@ CREATE TABLE {schema}.extent (
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The watermark history: message retention is measured from when messages were done.
-CREATE TABLE {schema}.mark (
+CREATE TABLE {schema}.watermark_history (
     topic_id  integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
-    marked_at timestamptz NOT NULL,
+    noted_at timestamptz NOT NULL,
     watermark bigint NOT NULL,
-    PRIMARY KEY (topic_id, marked_at)
+    PRIMARY KEY (topic_id, noted_at)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Elapsed time as observed by maintenance; at most one row. Unread messages are removed by this time only, never by one reading

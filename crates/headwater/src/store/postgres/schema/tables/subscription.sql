@@ -10,8 +10,8 @@ CREATE TABLE {schema}.subscription (
     start_offset       bigint NOT NULL,
     reassigned         bigint NOT NULL DEFAULT 0,
     created_at         timestamptz NOT NULL,
-    status             text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
-    status_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    state             text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
+    state_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The elapsed time (table "elapsed") when it died last.
     died_elapsed_ms    bigint NOT NULL DEFAULT 0,
     -- Its own delivery policy; null means the topic's setting.
@@ -41,8 +41,8 @@ CREATE TABLE {schema}.subscription (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- A cancelled subscription stays until it is removed, and does not block a new one of the same name.
-CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE status <> 'cancelled';
-CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE status = 'cancelled';
+CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE state <> 'cancelled';
+CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE state = 'cancelled';
 
 -- Cursors: one row per subscription, or one per lane of an ordered one (lane 0 if there are no lanes).
 CREATE TABLE {schema}.cursor (

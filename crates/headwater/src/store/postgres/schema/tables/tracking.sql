@@ -5,8 +5,8 @@
 --
 -- No index but the key, and space in the page for a second version of every row: every change of a record, completed_at
 -- included, is then a heap-only update that the next visitor of the page prunes. With a partial index on pending records
--- each completion would write the key's index too; instead extent.pending_from is where a search begins.
-CREATE TABLE {schema}.record (
+-- each completion would write the key's index too; instead topic_range.pending_from is where a search begins.
+CREATE TABLE {schema}.completion_record (
     topic_id       integer NOT NULL,
     message_offset bigint NOT NULL,
     required       bigint NOT NULL,

@@ -34,8 +34,8 @@ CREATE TYPE {schema}.want AS (
 );
 
 -- The progress of a subscription, read in one snapshot.
-CREATE TYPE {schema}.place AS (
-    subscription_id integer, group_name text, status text, bit smallint, required_from bigint, start_offset bigint,
+CREATE TYPE {schema}.progress AS (
+    subscription_id integer, group_name text, state text, bit smallint, required_from bigint, start_offset bigint,
     next_offset bigint,
     -- Outstanding: below the next offset and not done.
     held int8multirange,
@@ -48,10 +48,10 @@ CREATE TYPE {schema}.place AS (
 
 -- The retention cutoff, read in one snapshot after the lock. Messages that every subscription has read are removed by the clock;
 -- messages that some subscription has not read, or none could, only by their age in elapsed time.
-CREATE TYPE {schema}.reach AS (
+CREATE TYPE {schema}.retention_cutoffs AS (
     now timestamptz, head bigint, watermark bigint, gaps int8multirange,
     -- The progress of all subscriptions that are not cancelled.
-    places {schema}.place[],
+    progress {schema}.progress[],
     -- Not done by the subscriptions that hold retention: those that count, or all if none counts.
     pending int8multirange,
     -- Everything at or below has been done for as long as message_retention; 0 if nothing may be removed for being done.

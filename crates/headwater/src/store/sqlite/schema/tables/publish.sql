@@ -16,7 +16,7 @@ CREATE TABLE headwater_schedule (
 ) STRICT;
 CREATE INDEX headwater_schedule_due ON headwater_schedule (topic_id, deliver_at_ms);
 
--- Dedup keys within their window. message_offset is NULL while the message waits in the schedule.
+-- Dedup keys within their window. message_offset is NULL while the message is scheduled.
 CREATE TABLE headwater_dedup (
     topic_id INTEGER NOT NULL,
     dedup_key TEXT NOT NULL,
@@ -33,8 +33,8 @@ CREATE TABLE headwater_cron (
     last_tick_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The inbox: which handler has handled which message, written in the same transaction as the handler's own effects and
--- the ack. message_id is the publisher's identity of a message, so a second publish of the same id is known as well.
+-- Inbox entries: which handler has handled which message, written in the same transaction as the handler's own effects and
+-- the ack. message_id is chosen by the publisher, so a second publish of the same id is recognized as well.
 CREATE TABLE headwater_inbox (
     handler TEXT NOT NULL,
     message_id BLOB NOT NULL,

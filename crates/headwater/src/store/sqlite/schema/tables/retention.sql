@@ -1,11 +1,11 @@
 -- Retention: the age of messages.
 
 -- The watermark history: message retention is measured from when messages were done.
-CREATE TABLE headwater_mark (
+CREATE TABLE headwater_watermark_history (
     topic_id INTEGER NOT NULL,
-    marked_at_ms INTEGER NOT NULL,
+    noted_at_ms INTEGER NOT NULL,
     watermark INTEGER NOT NULL,
-    PRIMARY KEY (topic_id, marked_at_ms)
+    PRIMARY KEY (topic_id, noted_at_ms)
 ) STRICT, WITHOUT ROWID;
 
 -- Elapsed time as observed by maintenance; at most one row. Unread messages are removed by this time only, never by one reading

@@ -11,8 +11,8 @@ CREATE TABLE headwater_subscription (
     start_offset INTEGER NOT NULL,
     reassigned INTEGER NOT NULL DEFAULT 0,
     created_at_ms INTEGER NOT NULL,
-    status TEXT NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
-    status_at_ms INTEGER NOT NULL,
+    state TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
+    state_at_ms INTEGER NOT NULL,
     -- The elapsed time (headwater_elapsed) when it died last.
     died_elapsed_ms INTEGER NOT NULL DEFAULT 0,
     -- Its own delivery policy; NULL means the topic's setting.
@@ -45,9 +45,9 @@ CREATE TABLE headwater_subscription (
     retrying_offsets INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE UNIQUE INDEX headwater_subscription_group ON headwater_subscription (topic_id, group_name)
-WHERE status <> 'cancelled';
+WHERE state <> 'cancelled';
 CREATE INDEX headwater_subscription_cancelled ON headwater_subscription (topic_id, group_name)
-WHERE status = 'cancelled';
+WHERE state = 'cancelled';
 
 -- Cursors: one row per subscription, or one per lane of an ordered one; turn is the count of the last hand-out.
 -- Row (0, 0) counts hand-outs, in next_offset: every claim writes this page anyway.
@@ -62,7 +62,7 @@ INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (0, 0, 
 
 -- Outstanding ranges: leased (owner is set; due_at_ms is the deadline) or waiting (due_at_ms is when the range may be claimed).
 -- 0 means due at once, 9223372036854775807 never. A lease is all rows of one token.
-CREATE TABLE headwater_range (
+CREATE TABLE headwater_outstanding (
     token INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,
     last_offset INTEGER NOT NULL,
@@ -78,12 +78,12 @@ CREATE TABLE headwater_range (
     PRIMARY KEY (token, first_offset)
 ) STRICT, WITHOUT ROWID;
 -- Every row is in exactly one of the first two indexes: a plain lease costs one index entry.
-CREATE INDEX headwater_range_leased ON headwater_range (subscription_id, due_at_ms, owner) WHERE owner IS NOT NULL;
-CREATE INDEX headwater_range_waiting ON headwater_range (subscription_id, due_at_ms, first_offset) WHERE owner IS NULL;
+CREATE INDEX headwater_outstanding_leased ON headwater_outstanding (subscription_id, due_at_ms, owner) WHERE owner IS NOT NULL;
+CREATE INDEX headwater_outstanding_waiting ON headwater_outstanding (subscription_id, due_at_ms, first_offset) WHERE owner IS NULL;
 -- By offset: finds waiting ranges that overlap some offsets, and the lowest one, however many there are.
-CREATE INDEX headwater_range_place ON headwater_range (subscription_id, first_offset, last_offset) WHERE owner IS NULL;
-CREATE INDEX headwater_range_suspect ON headwater_range (subscription_id, first_offset) WHERE suspect = 1;
-CREATE INDEX headwater_range_lane ON headwater_range (subscription_id, lane, first_offset) WHERE lane IS NOT NULL;
+CREATE INDEX headwater_outstanding_place ON headwater_outstanding (subscription_id, first_offset, last_offset) WHERE owner IS NULL;
+CREATE INDEX headwater_outstanding_suspect ON headwater_outstanding (subscription_id, first_offset) WHERE suspect = 1;
+CREATE INDEX headwater_outstanding_lane ON headwater_outstanding (subscription_id, lane, first_offset) WHERE lane IS NOT NULL;
 
 -- Dead letters: copies of messages, which stay when the message is removed from the log.
 CREATE TABLE headwater_dead_letter (

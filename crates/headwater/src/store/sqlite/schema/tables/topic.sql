@@ -11,7 +11,7 @@ CREATE TABLE headwater_topic (
     first_offset INTEGER NOT NULL DEFAULT 1,
     removed INTEGER NOT NULL DEFAULT 0,
     -- Rises when something other than a publish may have made a message claimable, for waiters of other processes.
-    stirred INTEGER NOT NULL DEFAULT 0,
+    wakes INTEGER NOT NULL DEFAULT 0,
     -- The number of scheduled messages: maintained by triggers, so that it is never counted.
     scheduled INTEGER NOT NULL DEFAULT 0,
     -- Everything at or below was published while no subscription counted, or before that; NULL while none counts.

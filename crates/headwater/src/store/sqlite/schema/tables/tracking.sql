@@ -2,13 +2,13 @@
 
 -- Completion records: for each message (row_key as in headwater_message) the groups that must do it and those that have done
 -- it, one bit each (headwater_subscription.bit).
-CREATE TABLE headwater_record (
+CREATE TABLE headwater_completion_record (
     row_key INTEGER PRIMARY KEY,
     required INTEGER NOT NULL,
     completed INTEGER NOT NULL,
     completed_at_ms INTEGER
 ) STRICT;
-CREATE INDEX headwater_record_pending ON headwater_record (row_key) WHERE completed_at_ms IS NULL;
+CREATE INDEX headwater_completion_record_pending ON headwater_completion_record (row_key) WHERE completed_at_ms IS NULL;
 
 -- The offsets for which the records have the completion bit of a subscription, as ranges.
 CREATE TABLE headwater_applied (

@@ -228,14 +228,14 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- Counts, before messages are removed, those that each subscription had not done.
-CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
+CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_progress {schema}.progress[], p_gone int8multirange) RETURNS {schema}.miss[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    p {schema}.place;
+    p {schema}.progress;
     v_miss {schema}.miss;
     v_misses {schema}.miss[] := '{}';
 BEGIN
-    FOREACH p IN ARRAY p_places LOOP
+    FOREACH p IN ARRAY p_progress LOOP
         CONTINUE WHEN NOT p.pending && p_gone;
         EXECUTE format('SELECT $1, count(*), min(m.message_offset), max(m.message_offset) FROM unnest($2) r
             CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.%I x
@@ -252,7 +252,7 @@ END $$;
 -- enough (and is old enough, if it was published while no subscription counted), or if it is older than max_retention whether
 -- done or not: by the clock if every subscription has read it, otherwise by its age in elapsed time.
 CREATE OR REPLACE FUNCTION {schema}.candidates(
-    p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
+    p_topic {schema}.topic, p_topic_range {schema}.topic_range, r {schema}.retention_cutoffs, p_from bigint, p_max integer,
     -- The messages read: how many, the last, and when the youngest of them was published.
     OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
     -- The ranges to remove, without messages that stay and without gaps; the first that stays; up to where all messages were read.
@@ -282,10 +282,10 @@ BEGIN
         -- In reference counting any message that is done, whatever is pending before it: completed in its record for long enough,
         -- and done by all subscriptions that count now, some of which may have begun later.
         CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
-             FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
+             FROM {schema}.completion_record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
              ELSE 'q.message_offset <= $10' END, v_table)
     INTO seen, seen_last, seen_at, kept, v_kept
-    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
+    USING p_topic.topic_id, p_from, until, r.aged_since, p_topic_range.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
           r.done_until, r.aged, r.read, r.fit;
     IF seen = p_max THEN
         until := seen_last;

@@ -56,7 +56,7 @@ BEGIN
 END $$;
 
 -- Creates the storage that the settings of a topic without messages name, and drops its former storage. Runs under the lock of
--- the extent, or in the transaction that creates the topic. The new table is created separately and attached last, so publishers
+-- the topic range, or in the transaction that creates the topic. The new table is created separately and attached last, so publishers
 -- of other topics continue; the shared table is locked while the server verifies that it has no rows of the topic, which takes no
 -- time if the topic was created with dedicated tables. An open transaction on the shared table can block that: then this fails as
 -- busy, and the client retries, as with lock_log.
@@ -99,20 +99,20 @@ BEGIN
 END $$;
 
 -- Measures the rate of offsets, over at least a minute.
-CREATE OR REPLACE FUNCTION {schema}.measure_rate(p_extent {schema}.extent, p_taken bigint, p_now timestamptz) RETURNS double precision
+CREATE OR REPLACE FUNCTION {schema}.measure_rate(p_topic_range {schema}.topic_range, p_taken bigint, p_now timestamptz) RETURNS double precision
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_seconds double precision := extract(epoch FROM p_now - p_extent.rate_at);
-    v_rate double precision := p_extent.rate;
+    v_seconds double precision := extract(epoch FROM p_now - p_topic_range.rate_at);
+    v_rate double precision := p_topic_range.rate;
 BEGIN
     IF v_seconds IS NOT NULL AND v_seconds BETWEEN 0 AND 59 THEN
         -- A higher rate counts at once; a lower rate only after a minute.
-        RETURN greatest(v_rate, (p_taken - p_extent.rate_offset) / 60.0);
+        RETURN greatest(v_rate, (p_taken - p_topic_range.rate_offset) / 60.0);
     END IF;
     IF v_seconds > 0 THEN
-        v_rate := (p_taken - p_extent.rate_offset) / v_seconds;
+        v_rate := (p_taken - p_topic_range.rate_offset) / v_seconds;
     END IF;
-    UPDATE {schema}.extent e SET rate_offset = p_taken, rate_at = p_now, rate = v_rate WHERE e.topic_id = p_extent.topic_id;
+    UPDATE {schema}.topic_range e SET rate_offset = p_taken, rate_at = p_now, rate = v_rate WHERE e.topic_id = p_topic_range.topic_id;
     RETURN v_rate;
 END $$;
 
@@ -121,11 +121,11 @@ END $$;
 -- with a margin for offsets taken meanwhile. So a new partition covers offsets that no running statement has. (A statement whose
 -- rows were routed past the partitions would wait for this, find that they now belong to the new partition, and fail, to be
 -- retried.) This can still happen only if batches arrive faster than the margin allows.
-CREATE OR REPLACE FUNCTION {schema}.create_ahead(p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz, OUT created bigint, OUT locked boolean)
+CREATE OR REPLACE FUNCTION {schema}.create_ahead(p_topic {schema}.topic, p_topic_range {schema}.topic_range, p_now timestamptz, OUT created bigint, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_taken bigint := {schema}.last_taken(p_topic.topic_id);
-    v_rate double precision := {schema}.measure_rate(p_extent, v_taken, p_now);
+    v_rate double precision := {schema}.measure_rate(p_topic_range, v_taken, p_now);
     v_size bigint := {schema}.partition_size(p_topic, v_rate);
     v_needed bigint := greatest(2 * v_size, least(ceil(coalesce(v_rate, 0) * 120), 100000000)::bigint, 20000);
     v_first bigint;
@@ -179,7 +179,7 @@ END $$;
 
 -- Whether a partition may be dropped, by the rules of "clean": by its last offset, and where age matters by its youngest rows.
 -- Times rise with offsets except for publishers that overlap, so the youngest rows are among the last thousand.
-CREATE OR REPLACE FUNCTION {schema}.may_drop(p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, x {schema}.partition) RETURNS boolean
+CREATE OR REPLACE FUNCTION {schema}.may_drop(p_topic {schema}.topic, p_topic_range {schema}.topic_range, r {schema}.retention_cutoffs, x {schema}.partition) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_range int8multirange := {schema}.span(x.first_offset, x.last_offset);
@@ -202,8 +202,8 @@ BEGIN
         RETURN true;
     END IF;
     v_done := v_range <@ (r.aged + {schema}.span(1, r.done_until) * r.fit)
-        AND (p_topic.tracking = 'offset_watermark' OR x.last_offset < p_extent.pending_from);
-    IF v_done AND x.first_offset > p_extent.zero_until THEN
+        AND (p_topic.tracking = 'offset_watermark' OR x.last_offset < p_topic_range.pending_from);
+    IF v_done AND x.first_offset > p_topic_range.zero_until THEN
         RETURN true;
     END IF;
     EXECUTE format('SELECT max(q.created_at) FROM (SELECT m.created_at FROM {schema}.%I m ORDER BY m.topic_id DESC, m.message_offset DESC LIMIT 1000) q',
@@ -214,7 +214,7 @@ END $$;
 -- Drops a partition: messages that subscriptions had not done are counted first. Returns the number of removed messages, and what
 -- groups missed, dead ones too.
 CREATE OR REPLACE FUNCTION {schema}.drop_partition(
-    p_topic {schema}.topic, r {schema}.reach, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[],
+    p_topic {schema}.topic, r {schema}.retention_cutoffs, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[],
     OUT missed_first bigint[], OUT missed_last bigint[]
 )
 LANGUAGE plpgsql AS $$
@@ -224,37 +224,37 @@ DECLARE
     v_first bigint;
 BEGIN
     -- Before the tables are locked, because it may take a while: no message is added to offsets that are final, and a session that
-    -- removes messages waits for the extent.
-    removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.places) p WHERE p.pending && v_range));
+    -- removes messages waits for the topic range.
+    removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.progress) p WHERE p.pending && v_range));
     EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
                    {schema}.loose_table(p_topic), x.table_name);
     -- A subscription for which the whole partition is pending misses all removed messages.
     SELECT coalesce(array_agg(ROW(p.subscription_id, removed, x.first_offset, x.last_offset)::{schema}.miss), '{}')
            || {schema}.misses(x.table_name, x.topic_id,
-                              ARRAY(SELECT q FROM unnest(r.places) q WHERE NOT q.pending @> v_range), int8multirange(v_range))
-    INTO v_misses FROM unnest(r.places) p WHERE p.pending @> v_range AND removed > 0;
+                              ARRAY(SELECT q FROM unnest(r.progress) q WHERE NOT q.pending @> v_range), int8multirange(v_range))
+    INTO v_misses FROM unnest(r.progress) p WHERE p.pending @> v_range AND removed > 0;
     EXECUTE format('DROP TABLE {schema}.%I', x.table_name);
     DELETE FROM {schema}.partition q WHERE q.topic_id = x.topic_id AND q.first_offset = x.first_offset;
     EXECUTE format('SELECT min(m.message_offset) FROM {schema}.%I m WHERE m.topic_id = $1', {schema}.loose_table(p_topic))
         INTO v_first USING p_topic.topic_id;
     v_first := least(v_first, r.head + 1, lower(r.gaps), (SELECT min(q.first_offset) FROM {schema}.partition q WHERE q.topic_id = x.topic_id));
-    UPDATE {schema}.extent e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + drop_partition.removed
+    UPDATE {schema}.topic_range e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + drop_partition.removed
     WHERE e.topic_id = x.topic_id RETURNING e.first_offset INTO v_first;
     SELECT array_agg(m.group_name), array_agg(m.missed), array_agg(m.missed_first), array_agg(m.missed_last)
-    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.progress, v_misses, v_first) m;
 END $$;
 
 -- Drops partitions behind, lowest first, as long as they may be dropped. A partition whose locks are not available soon, or would
 -- deadlock, stays for the next run, unchanged. Claims of the subscriptions that are moved are excluded before the first table is
 -- locked: claims read the log, so otherwise they would wait for that table while this waits for them.
 CREATE OR REPLACE FUNCTION {schema}.drop_behind(
-    p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz,
+    p_topic {schema}.topic, p_topic_range {schema}.topic_range, p_now timestamptz,
     OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[],
     OUT missed_first bigint[], OUT missed_last bigint[]
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-    r {schema}.reach := {schema}.reach_of(p_topic, p_extent, p_now);
+    r {schema}.retention_cutoffs := {schema}.retention_cutoffs_of(p_topic, p_topic_range, p_now);
     x {schema}.partition;
     v_behind {schema}.partition[] := '{}';
     v_until bigint := r.head + 1;
@@ -264,7 +264,7 @@ BEGIN
     removed := 0;
     locked := false;
     FOR x IN SELECT q.* FROM {schema}.partition q WHERE q.topic_id = p_topic.topic_id ORDER BY q.first_offset LIMIT 17 LOOP
-        IF cardinality(v_behind) = 16 OR NOT {schema}.may_drop(p_topic, p_extent, r, x) THEN
+        IF cardinality(v_behind) = 16 OR NOT {schema}.may_drop(p_topic, p_topic_range, r, x) THEN
             v_until := least(v_until, x.first_offset);
             EXIT;
         END IF;
@@ -274,7 +274,7 @@ BEGIN
         RETURN;
     END IF;
     BEGIN
-        PERFORM {schema}.hold_claims(ARRAY(SELECT p.subscription_id FROM unnest(r.places) p WHERE lower(p.pending) < v_until), true);
+        PERFORM {schema}.hold_claims(ARRAY(SELECT p.subscription_id FROM unnest(r.progress) p WHERE lower(p.pending) < v_until), true);
     EXCEPTION
         WHEN lock_not_available OR deadlock_detected THEN
             locked := true;
@@ -306,7 +306,7 @@ CREATE OR REPLACE FUNCTION {schema}.keep_partitions(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    e {schema}.extent;
+    e {schema}.topic_range;
     t {schema}.topic;
     v_step record;
     v_timeout text := current_setting('lock_timeout');
@@ -317,8 +317,8 @@ BEGIN
     IF t.storage = 'shared' OR t.partition = 'none' THEN
         RETURN;
     END IF;
-    e := {schema}.begin_upkeep(p_topic_id);
-    -- Set only now: the extent's lock is waited for as by any other statement. Never unlimited, because others wait behind these
+    e := {schema}.begin_maintenance(p_topic_id);
+    -- Set only now: the topic range's lock is waited for as by any other statement. Never unlimited, because others wait behind these
     -- locks.
     PERFORM set_config('lock_timeout', greatest(least(p_lock_ms, 1000), 1)::text, true);
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;

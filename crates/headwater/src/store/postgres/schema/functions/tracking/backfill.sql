@@ -20,21 +20,21 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     CROSS JOIN LATERAL (SELECT CASE WHEN t.tracking = 'offset_watermark' THEN (
-        SELECT lower(p.pending) - 1 FROM {schema}.place_of(s.subscription_id) p) END AS floor) f
+        SELECT lower(p.pending) - 1 FROM {schema}.progress_of(s.subscription_id) p) END AS floor) f
     WHERE p_subscription_id IS NULL OR b.subscription_id = p_subscription_id
     ORDER BY b.created_at DESC, b.subscription_id DESC
 $$;
 
--- The group an operator names, under the lock of its topic's extent.
+-- The group an operator names, under the lock of its topic range.
 CREATE OR REPLACE FUNCTION {schema}.locked_group(p_topic text, p_group text) RETURNS {schema}.subscription
 LANGUAGE plpgsql AS $$
 DECLARE
     v_topic integer := {schema}.topic_id_of(p_topic);
     s {schema}.subscription;
 BEGIN
-    PERFORM {schema}.begin_upkeep(v_topic);
+    PERFORM {schema}.begin_maintenance(v_topic);
     SELECT x.* INTO s FROM {schema}.subscription x
-    WHERE x.topic_id = v_topic AND x.group_name = p_group AND x.status <> 'cancelled';
+    WHERE x.topic_id = v_topic AND x.group_name = p_group AND x.state <> 'cancelled';
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
             'no such subscription: topic %s, group %s; see `headwater group list %s`', p_topic, p_group, p_topic);
@@ -57,18 +57,18 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HW008', MESSAGE = format(
             'a backfill is under way: topic %s, group %s; wait for it or cancel it', p_topic, p_group);
     END IF;
-    IF s.status NOT IN ('active', 'paused') THEN
+    IF s.state NOT IN ('active', 'paused') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: topic %s, group %s is %s; a backfill needs active or paused; nothing was changed',
-            p_topic, p_group, s.status);
+            p_topic, p_group, s.state);
     END IF;
     SELECT CASE t.tracking WHEN 'offset_watermark' THEN h.head ELSE e.tracked_until END,
            greatest(lower(p.pending), e.first_offset)
     INTO v_last, v_first
     FROM {schema}.topic t
     JOIN {schema}.head h ON h.topic_id = t.topic_id
-    JOIN {schema}.extent e ON e.topic_id = t.topic_id
-    CROSS JOIN {schema}.place_of(s.subscription_id) p
+    JOIN {schema}.topic_range e ON e.topic_id = t.topic_id
+    CROSS JOIN {schema}.progress_of(s.subscription_id) p
     WHERE t.topic_id = s.topic_id;
     v_first := greatest(v_first, v_last - least(p_messages_max, v_last) + 1);
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = s.subscription_id;
@@ -97,10 +97,10 @@ BEGIN
             'invalid transition: the backfill of topic %s, group %s is %s; %s needs %s; nothing was changed', p_topic, p_group,
             coalesce(v_state, 'missing'), v_act, array_to_string(v_from, ' or '));
     END IF;
-    IF p_resume AND s.status NOT IN ('active', 'paused') THEN
+    IF p_resume AND s.state NOT IN ('active', 'paused') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: topic %s, group %s is %s; a backfill needs active or paused; nothing was changed',
-            p_topic, p_group, s.status);
+            p_topic, p_group, s.state);
     END IF;
     UPDATE {schema}.backfill b
     SET state = CASE WHEN NOT p_resume THEN 'cancelled' WHEN b.checkpoint < b.first_offset THEN 'not_started' ELSE 'in_progress' END,
@@ -121,7 +121,7 @@ BEGIN
     JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE b.state IN ('not_started', 'in_progress') AND t.tracking = 'reference_counting'
-      AND {schema}.counts(s.status, t.semantics) AND s.bit IS NOT NULL
+      AND {schema}.counts(s.state, t.semantics) AND s.bit IS NOT NULL
       -- A lease that ends too late was stored while the clock was ahead: it is not waited for.
       AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now
            OR b.worker_until > v_now + make_interval(secs => p_lease_ms / 1000.0))
@@ -144,14 +144,14 @@ SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan S
 DECLARE
     v_began timestamptz := clock_timestamp();
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    e {schema}.extent;
+    e {schema}.topic_range;
     b {schema}.backfill;
     v_topic integer;
     v_from bigint;
     v_to bigint;
     v_span int8multirange;
     v_mask bigint;
-    v_place record;
+    v_progress record;
     v_r record;
     v_count bigint;
 BEGIN
@@ -159,17 +159,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    e := {schema}.begin_upkeep(v_topic);
+    e := {schema}.begin_maintenance(v_topic);
     SELECT x.* INTO b FROM {schema}.backfill x
     WHERE x.subscription_id = p_subscription_id AND x.worker = p_worker AND x.state = 'in_progress' FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_place FROM {schema}.place_of(p_subscription_id) q;
-    IF v_place.bit IS NULL OR NOT v_place.counts THEN
+    SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_progress FROM {schema}.progress_of(p_subscription_id) q;
+    IF v_progress.bit IS NULL OR NOT v_progress.counts THEN
         RETURN;
     END IF;
-    v_mask := 1::bigint << v_place.bit;
+    v_mask := 1::bigint << v_progress.bit;
     changed := 0;
     -- Offsets below the first pending record are skipped and do not count towards the batch.
     v_from := greatest(b.checkpoint, e.pending_from - 1);
@@ -178,10 +178,10 @@ BEGIN
     -- Done and not done, range by range: a record gets both bits, or only the required one.
     FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done
                FROM (VALUES (true), (false)) kind (done),
-                    unnest(CASE WHEN kind.done THEN v_span - v_place.pending - v_place.gaps
-                                ELSE v_span * (v_place.pending + v_place.gaps) END) r
+                    unnest(CASE WHEN kind.done THEN v_span - v_progress.pending - v_progress.gaps
+                                ELSE v_span * (v_progress.pending + v_progress.gaps) END) r
     LOOP
-        UPDATE {schema}.record r
+        UPDATE {schema}.completion_record r
         SET required = r.required | v_mask, completed = CASE WHEN v_r.done THEN r.completed | v_mask ELSE r.completed & ~v_mask END
         WHERE r.topic_id = e.topic_id AND r.message_offset BETWEEN v_r.first AND v_r.last AND r.completed_at IS NULL
           AND (r.required & v_mask = 0 OR v_r.done <> (r.completed & v_mask <> 0));
@@ -190,8 +190,8 @@ BEGIN
     END LOOP;
     -- Messages now required and not done must differ from "applied" once they are done, whatever was applied before.
     UPDATE {schema}.subscription s
-    SET applied = s.applied - v_span * (v_place.pending + v_place.gaps)
-    WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_place.pending + v_place.gaps));
+    SET applied = s.applied - v_span * (v_progress.pending + v_progress.gaps)
+    WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_progress.pending + v_progress.gaps));
     processed := v_to - b.checkpoint;
     UPDATE {schema}.backfill x
     SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,

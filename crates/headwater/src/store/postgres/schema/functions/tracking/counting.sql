@@ -8,18 +8,18 @@ DECLARE
     v_topic text;
     v_bit smallint;
 BEGIN
-    SELECT e.bits_used INTO v_used FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
+    SELECT e.bits_used INTO v_used FROM {schema}.topic_range e WHERE e.topic_id = p_topic_id;
     -- Unused bits first, without a search of the records: there may be millions.
     FOR v_bit IN
         SELECT b FROM generate_series(0, 63) b
         -- A cancelled subscription that is released may stay for its dead letters; it needs its bit only if a record still has it.
         WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.bit = b
-                          AND (s.status <> 'cancelled' OR s.released_until IS NOT NULL))
+                          AND (s.state <> 'cancelled' OR s.released_until IS NOT NULL))
         ORDER BY v_used & (1::bigint << b) <> 0, b
     LOOP
         CONTINUE WHEN v_used & (1::bigint << v_bit) <> 0 AND EXISTS (
-            SELECT FROM {schema}.record r WHERE r.topic_id = p_topic_id AND (r.required | r.completed) & (1::bigint << v_bit) <> 0);
-        UPDATE {schema}.extent e SET bits_used = e.bits_used | (1::bigint << v_bit) WHERE e.topic_id = p_topic_id;
+            SELECT FROM {schema}.completion_record r WHERE r.topic_id = p_topic_id AND (r.required | r.completed) & (1::bigint << v_bit) <> 0);
+        UPDATE {schema}.topic_range e SET bits_used = e.bits_used | (1::bigint << v_bit) WHERE e.topic_id = p_topic_id;
         UPDATE {schema}.subscription s SET bit = NULL WHERE s.topic_id = p_topic_id AND s.bit = v_bit;
         RETURN v_bit;
     END LOOP;
@@ -31,15 +31,15 @@ BEGIN
 END $$;
 
 -- Prepares a subscription that begins to count, or counts again: its bit, from where it is required, what is applied, and a
--- backfill for existing records. Runs under the lock of the extent, and takes the head's: see record_late. In the mode offset
+-- backfill for existing records. Runs under the lock of the topic range, and takes the head's: see record_late. In the mode offset
 -- watermark the backfill only shows how far the group has caught up.
 CREATE OR REPLACE FUNCTION {schema}.start_counting(p_subscription_id integer, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     t {schema}.topic;
-    e {schema}.extent;
-    p {schema}.place;
+    e {schema}.topic_range;
+    p {schema}.progress;
     v_head bigint;
     v_gaps int8multirange;
     v_bit smallint;
@@ -49,11 +49,11 @@ BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x JOIN {schema}.subscription s ON s.topic_id = x.topic_id
     WHERE s.subscription_id = p_subscription_id;
     PERFORM FROM {schema}.head h WHERE h.topic_id = t.topic_id FOR SHARE;
-    SELECT q.* INTO STRICT p FROM {schema}.place_of(p_subscription_id) q;
-    SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = t.topic_id;
+    SELECT q.* INTO STRICT p FROM {schema}.progress_of(p_subscription_id) q;
+    SELECT x.* INTO STRICT e FROM {schema}.topic_range x WHERE x.topic_id = t.topic_id;
     SELECT h.head, {schema}.gaps(t.topic_id) INTO v_head, v_gaps FROM {schema}.head h WHERE h.topic_id = t.topic_id;
     -- Messages published while no subscription counted keep their minimum retention.
-    UPDATE {schema}.extent x SET zero_until = {schema}.last_taken(t.topic_id) WHERE x.topic_id = t.topic_id AND x.zero_until IS NULL;
+    UPDATE {schema}.topic_range x SET zero_until = {schema}.last_taken(t.topic_id) WHERE x.topic_id = t.topic_id AND x.zero_until IS NULL;
     v_first := greatest(lower(p.pending), e.first_offset);
     IF t.tracking = 'offset_watermark' THEN
         v_last := v_head;
@@ -79,7 +79,7 @@ BEGIN
     END IF;
 END $$;
 
--- Stops counting a subscription that died or was cancelled; its status is already set. Runs under the lock of the extent and takes
+-- Stops counting a subscription that died or was cancelled; its state is already set. Runs under the lock of the topic range and takes
 -- the head's, so that after this no late message is handed out to a cancelled subscription, or recorded for either. Pending records
 -- are released from it step by step: see release_records.
 CREATE OR REPLACE FUNCTION {schema}.stop_counting(p_subscription_id integer) RETURNS void
@@ -88,7 +88,7 @@ DECLARE
     s {schema}.subscription;
 BEGIN
     -- A dead subscription of a queue still counts.
-    IF (SELECT {schema}.counts(x.status, t.semantics) FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+    IF (SELECT {schema}.counts(x.state, t.semantics) FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
         WHERE x.subscription_id = p_subscription_id) THEN
         RETURN;
     END IF;
@@ -98,23 +98,23 @@ BEGIN
     WHERE x.subscription_id = p_subscription_id RETURNING x.* INTO STRICT s;
     UPDATE {schema}.backfill b SET state = 'cancelled', worker = NULL, worker_until = NULL
     WHERE b.subscription_id = p_subscription_id AND b.state IN ('not_started', 'in_progress');
-    IF s.status = 'cancelled' THEN
+    IF s.state = 'cancelled' THEN
         DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     END IF;
-    -- Messages published while no subscription counts have a minimum retention of their own: see extent.zero_until.
-    UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(s.topic_id) + 1
+    -- Messages published while no subscription counts have a minimum retention of their own: see topic range.zero_until.
+    UPDATE {schema}.topic_range e SET zero_until = NULL, zero_from = {schema}.last_taken(s.topic_id) + 1
     WHERE e.topic_id = s.topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
         SELECT FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-        WHERE x.topic_id = s.topic_id AND {schema}.counts(x.status, t.semantics));
+        WHERE x.topic_id = s.topic_id AND {schema}.counts(x.state, t.semantics));
 END $$;
 
--- The topic became a queue, or pub/sub: its dead groups count from now on, or no longer. Runs under the lock of the extent.
+-- The topic became a queue, or pub/sub: its dead groups count from now on, or no longer. Runs under the lock of the topic range.
 CREATE OR REPLACE FUNCTION {schema}.semantics_changed(p_topic_id integer, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    p {schema}.place;
+    p {schema}.progress;
 BEGIN
-    FOR p IN SELECT q.* FROM {schema}.places(p_topic_id) q WHERE q.status = 'dead' LOOP
+    FOR p IN SELECT q.* FROM {schema}.progress_list(p_topic_id) q WHERE q.state = 'dead' LOOP
         IF p.counts THEN
             PERFORM {schema}.start_counting(p.subscription_id, p_now);
         ELSE
@@ -123,18 +123,18 @@ BEGIN
     END LOOP;
 END $$;
 
--- Changes the tracking mode of a topic; "track" then does the work. Runs under the lock of the extent, and takes the head's: a late
+-- Changes the tracking mode of a topic; "track" then does the work. Runs under the lock of the topic range, and takes the head's: a late
 -- message is recorded only according to the mode that its hand-out sees.
 CREATE OR REPLACE FUNCTION {schema}.change_tracking(p_topic_id integer, p_target text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     t {schema}.topic;
-    e {schema}.extent;
+    e {schema}.topic_range;
     v_head bigint;
     v_subscription integer;
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
-    SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    SELECT x.* INTO STRICT e FROM {schema}.topic_range x WHERE x.topic_id = p_topic_id;
     IF t.tracking = p_target THEN
         RETURN;
     END IF;
@@ -145,16 +145,16 @@ BEGIN
     SELECT h.head INTO STRICT v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     UPDATE {schema}.topic x SET settings = x.settings || jsonb_build_object('tracking', p_target) WHERE x.topic_id = p_topic_id;
     IF p_target = 'offset_watermark' THEN
-        UPDATE {schema}.extent x SET change_until = greatest(x.tracked_until, 0), pending_from = x.first_offset WHERE x.topic_id = p_topic_id;
+        UPDATE {schema}.topic_range x SET change_until = greatest(x.tracked_until, 0), pending_from = x.first_offset WHERE x.topic_id = p_topic_id;
         RETURN;
     END IF;
-    UPDATE {schema}.extent x
+    UPDATE {schema}.topic_range x
     SET tracked_until = x.first_offset - 1, pending_from = x.first_offset,
         change_until = CASE WHEN v_head >= x.first_offset THEN v_head END
     WHERE x.topic_id = p_topic_id;
     -- Each record is created with what is done by then, so nothing is applied yet and no backfill is needed.
     FOR v_subscription IN SELECT s.subscription_id FROM {schema}.subscription s
-                          WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' ORDER BY s.subscription_id
+                          WHERE s.topic_id = p_topic_id AND s.state <> 'cancelled' ORDER BY s.subscription_id
     LOOP
         UPDATE {schema}.subscription s SET bit = {schema}.free_bit(p_topic_id), applied = '{}', released_until = NULL
         WHERE s.subscription_id = v_subscription;
@@ -169,7 +169,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT least(greatest(CASE t.tracking WHEN 'offset_watermark' THEN e.pending_from ELSE e.tracked_until + 1 END - e.first_offset, 0),
                  greatest(e.change_until - e.first_offset + 1, 0)),
            greatest(e.change_until - e.first_offset + 1, 0)
-    FROM {schema}.extent e JOIN {schema}.topic t ON t.topic_id = e.topic_id
+    FROM {schema}.topic_range e JOIN {schema}.topic t ON t.topic_id = e.topic_id
     WHERE e.topic_id = p_topic_id AND e.change_until IS NOT NULL
 $$;
 
@@ -183,7 +183,7 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.forget_records(p_topic {schema}.topic, p_first bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM {schema}.record x
+    DELETE FROM {schema}.completion_record x
     WHERE x.topic_id = p_topic.topic_id AND x.message_offset BETWEEN p_first AND p_last
       AND (p_topic.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic.topic_id
                       AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
@@ -195,8 +195,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_records bigint;
 BEGIN
-    DELETE FROM {schema}.record r WHERE r.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
+    DELETE FROM {schema}.completion_record r WHERE r.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.completion_record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
         ORDER BY x.message_offset LIMIT p_max));
     GET DIAGNOSTICS v_records = ROW_COUNT;
     RETURN v_records;

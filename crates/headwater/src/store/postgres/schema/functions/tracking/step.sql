@@ -3,12 +3,12 @@
 -- An offset is done for a subscription if it is below the next offset of each of its lanes and in none of its outstanding
 -- ranges. Publishing, claiming and settling write no record; "track" updates the records from cursors and ranges.
 --
--- What is read stays true for as long as the extent's lock is held:
+-- What is read stays true for as long as the topic range's lock is held:
 --
 --   1. A claim moves a cursor and inserts the range it moved over in one transaction, and a settlement removes and
 --      inserts parts of an outstanding range in one transaction. So the set of done offsets only grows by them, in any snapshot.
 --   2. An operation that makes an offset not done again (redrive, seek, a resurrection that goes back) or adds a subscription
---      that has not done it (subscribe) takes the extent's lock first, and reads only after that.
+--      that has not done it (subscribe) takes the topic range's lock first, and reads only after that.
 --   3. Only a late message of a recorded gap becomes outstanding without that lock. So offsets in recorded gaps never count as
 --      done here. The gap is deleted and the outstanding range inserted in one transaction: a snapshot sees one or the other.
 --      And a gap is recorded in the transaction that moves the head across it, so a gap that is missing in a snapshot lies
@@ -50,7 +50,7 @@ $$;
 -- and no more can appear while this runs: so one query finds them, and the rest is inserted without the cost of ON CONFLICT.
 -- Existing records get the groups that began since. Returns how many were created and how many of the span are complete.
 CREATE OR REPLACE FUNCTION {schema}.make_records(
-    p_topic_id integer, p_span int8multirange, p_places {schema}.place[], p_now timestamptz, OUT made bigint, OUT completed bigint
+    p_topic_id integer, p_span int8multirange, p_progress {schema}.progress[], p_now timestamptz, OUT made bigint, OUT completed bigint
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -67,13 +67,13 @@ BEGIN
     -- Required from the group's start, and for late messages before it that were handed out to the group.
     SELECT array_agg(p.bit), array_agg(q.required), array_agg(q.required - p.pending)
     INTO v_bits, v_required, v_done
-    FROM unnest(p_places) p
+    FROM unnest(p_progress) p
     CROSS JOIN LATERAL (SELECT int8multirange(int8range(p.required_from, NULL)) + p.held AS required) q
     WHERE p.bit IS NOT NULL AND p.counts;
-    SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.record r
+    SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.completion_record r
     WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
     FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
-        INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
+        INSERT INTO {schema}.completion_record (topic_id, message_offset, required, completed, completed_at)
         SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END
         FROM {schema}.messages(p_topic_id, s.first_offset, s.last_offset) m;
         GET DIAGNOSTICS v_count = ROW_COUNT;
@@ -81,7 +81,7 @@ BEGIN
         completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;
     END LOOP;
     FOR s IN SELECT * FROM {schema}.segments(p_span * v_there, v_bits, v_required, v_done) LOOP
-        UPDATE {schema}.record r
+        UPDATE {schema}.completion_record r
         SET required = r.required | s.one, completed = r.completed | s.two,
             completed_at = CASE WHEN r.required | s.one = r.completed | s.two THEN p_now END
         WHERE r.topic_id = p_topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset AND r.completed_at IS NULL;
@@ -94,11 +94,11 @@ END $$;
 -- late message is either created before that, or created with the group's new state.
 CREATE OR REPLACE FUNCTION {schema}.record_late(p_topic_id integer, p_late int8multirange) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
+    INSERT INTO {schema}.completion_record (topic_id, message_offset, required, completed, completed_at)
     SELECT t.topic_id, n, b.bits, 0, CASE WHEN b.bits = 0 THEN clock_timestamp() END
     FROM {schema}.topic t, unnest(p_late) r, generate_series(lower(r), upper(r) - 1) n
     CROSS JOIN LATERAL (
-        SELECT coalesce(bit_or(1::bigint << p.bit), 0) AS bits FROM {schema}.places(p_topic_id) p
+        SELECT coalesce(bit_or(1::bigint << p.bit), 0) AS bits FROM {schema}.progress_list(p_topic_id) p
         WHERE p.bit IS NOT NULL AND p.counts
           AND (p.required_from <= n OR p.held @> n)
     ) b
@@ -107,16 +107,16 @@ LANGUAGE sql AS $$
 $$;
 
 -- Sets bits for what groups have done since the last step, and clears them for what is not done any more: at most p_max offsets,
--- lowest first, each pending record once for all groups. p_gaps and p_places are of one snapshot. Everything up to "cut" is
+-- lowest first, each pending record once for all groups. p_gaps and p_progress are of one snapshot. Everything up to "cut" is
 -- applied, or everything if it is null.
 CREATE OR REPLACE FUNCTION {schema}.apply_progress(
-    p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_max bigint, p_now timestamptz,
+    p_topic_range {schema}.topic_range, p_gaps int8multirange, p_progress {schema}.progress[], p_max bigint, p_now timestamptz,
     OUT dealt bigint, OUT changed bigint, OUT completed bigint, OUT cut bigint
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    v_span int8multirange := int8multirange(int8range(p_extent.first_offset, greatest(p_extent.tracked_until + 1, p_extent.first_offset)));
+    v_span int8multirange := int8multirange(int8range(p_topic_range.first_offset, greatest(p_topic_range.tracked_until + 1, p_topic_range.first_offset)));
     v_touched int8multirange;
     v_bits smallint[];
     v_set int8multirange[];
@@ -131,7 +131,7 @@ BEGIN
     SELECT array_agg(p.bit), array_agg(q.done - p.applied), array_agg(p.applied * v_span - q.done),
            range_agg((q.done - p.applied) + (p.applied * v_span - q.done))
     INTO v_bits, v_set, v_unset, v_touched
-    FROM unnest(p_places) p
+    FROM unnest(p_progress) p
     CROSS JOIN LATERAL (SELECT v_span - p.pending - p_gaps AS done) q
     WHERE p.bit IS NOT NULL AND p.counts;
     IF v_touched IS NULL OR isempty(v_touched) THEN
@@ -144,10 +144,10 @@ BEGIN
     v_touched := v_touched * int8multirange(int8range(NULL, cut, '(]'));
     FOR s IN SELECT * FROM {schema}.segments(v_touched, v_bits, v_set, v_unset) LOOP
         WITH new AS (
-            UPDATE {schema}.record r
+            UPDATE {schema}.completion_record r
             SET completed = (r.completed | s.one) & ~s.two & r.required,
                 completed_at = CASE WHEN (r.completed | s.one) & ~s.two & r.required = r.required THEN p_now END
-            WHERE r.topic_id = p_extent.topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset
+            WHERE r.topic_id = p_topic_range.topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset
               AND r.completed_at IS NULL AND (r.completed | s.one) & ~s.two & r.required <> r.completed
             RETURNING r.completed_at
         )
@@ -158,9 +158,9 @@ BEGIN
 END $$;
 
 -- Removes groups that no longer count from pending records, at most p_max records. No session adds such a group to a record: adding
--- needs the extent's lock or the head's, and stop_counting waits for both.
+-- needs the topic range's lock or the head's, and stop_counting waits for both.
 CREATE OR REPLACE FUNCTION {schema}.release_records(
-    p_extent {schema}.extent, p_max bigint, p_now timestamptz, OUT changed bigint, OUT completed bigint, OUT more boolean
+    p_topic_range {schema}.topic_range, p_max bigint, p_now timestamptz, OUT changed bigint, OUT completed bigint, OUT more boolean
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -177,23 +177,23 @@ BEGIN
     completed := 0;
     more := false;
     FOR s IN SELECT x.subscription_id, 1::bigint << x.bit AS mask, x.released_until FROM {schema}.subscription x
-             WHERE x.topic_id = p_extent.topic_id AND x.released_until IS NOT NULL AND x.bit IS NOT NULL
-               AND x.status NOT IN ('active', 'paused') ORDER BY x.subscription_id
+             WHERE x.topic_id = p_topic_range.topic_id AND x.released_until IS NOT NULL AND x.bit IS NOT NULL
+               AND x.state NOT IN ('active', 'paused') ORDER BY x.subscription_id
     LOOP
         IF v_left <= 0 THEN
             more := true;
             EXIT;
         END IF;
-        v_from := greatest(s.released_until, p_extent.pending_from - 1);
+        v_from := greatest(s.released_until, p_topic_range.pending_from - 1);
         -- Up to the last record, also above the tracked offsets: that of a late message.
         SELECT max(q.message_offset), count(*) INTO v_last, v_rows
-        FROM (SELECT r.message_offset FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id AND r.message_offset > v_from
+        FROM (SELECT r.message_offset FROM {schema}.completion_record r WHERE r.topic_id = p_topic_range.topic_id AND r.message_offset > v_from
               ORDER BY r.message_offset LIMIT v_left) q;
         WITH new AS (
-            UPDATE {schema}.record r
+            UPDATE {schema}.completion_record r
             SET required = r.required & ~s.mask, completed = r.completed & ~s.mask,
                 completed_at = CASE WHEN r.required & ~s.mask = r.completed & ~s.mask THEN p_now END
-            WHERE r.topic_id = p_extent.topic_id AND r.message_offset > v_from AND r.message_offset <= v_last
+            WHERE r.topic_id = p_topic_range.topic_id AND r.message_offset > v_from AND r.message_offset <= v_last
               AND r.completed_at IS NULL AND (r.required | r.completed) & s.mask <> 0
             RETURNING r.completed_at
         )
@@ -210,17 +210,17 @@ END $$;
 -- Stores what was applied: up to the cut, and for new records. Adjacent ranges are merged, and removed messages are left out, so it
 -- stays as small as the outstanding ranges. Rows are locked by id, as in claims.
 CREATE OR REPLACE FUNCTION {schema}.note_applied(
-    p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_cut bigint, p_new int8multirange
+    p_topic_range {schema}.topic_range, p_gaps int8multirange, p_progress {schema}.progress[], p_cut bigint, p_new int8multirange
 ) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_dealt int8multirange := int8multirange(int8range(p_extent.first_offset,
-        greatest(least(p_cut, p_extent.tracked_until) + 1, p_extent.first_offset))) + p_new;
-    v_rest int8multirange := int8multirange(int8range(p_cut + 1, greatest(p_extent.tracked_until, p_cut) + 1));
-    p {schema}.place;
+    v_dealt int8multirange := int8multirange(int8range(p_topic_range.first_offset,
+        greatest(least(p_cut, p_topic_range.tracked_until) + 1, p_topic_range.first_offset))) + p_new;
+    v_rest int8multirange := int8multirange(int8range(p_cut + 1, greatest(p_topic_range.tracked_until, p_cut) + 1));
+    p {schema}.progress;
     v_applied int8multirange;
 BEGIN
-    FOREACH p IN ARRAY p_places LOOP
+    FOREACH p IN ARRAY p_progress LOOP
         CONTINUE WHEN p.bit IS NULL OR NOT p.counts;
         v_applied := v_dealt - p.pending - p_gaps;
         IF p_cut IS NOT NULL THEN
@@ -239,11 +239,11 @@ CREATE OR REPLACE FUNCTION {schema}.lowest_pending(p_topic_id integer, p_from bi
 LANGUAGE sql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     WITH seen AS MATERIALIZED (
-        SELECT r.message_offset, r.completed_at FROM {schema}.record r
+        SELECT r.message_offset, r.completed_at FROM {schema}.completion_record r
         WHERE r.topic_id = p_topic_id AND r.message_offset >= p_from AND r.message_offset <= p_until
         ORDER BY r.message_offset LIMIT CASE WHEN EXISTS (
             -- The common case of a group that is behind: the result does not change.
-            SELECT FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset = p_from AND x.completed_at IS NULL
+            SELECT FROM {schema}.completion_record x WHERE x.topic_id = p_topic_id AND x.message_offset = p_from AND x.completed_at IS NULL
         ) THEN 1 ELSE 20000 END
     )
     SELECT least(
@@ -253,26 +253,26 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 $$;
 
 -- Removes the records after a change to offset watermark, lowest first, and ends the change.
-CREATE OR REPLACE FUNCTION {schema}.drop_records(p_extent {schema}.extent, p_max integer, OUT removed bigint, OUT more boolean)
+CREATE OR REPLACE FUNCTION {schema}.drop_records(p_topic_range {schema}.topic_range, p_max integer, OUT removed bigint, OUT more boolean)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_last bigint;
 BEGIN
     SELECT max(q.message_offset) INTO v_last
-    FROM (SELECT r.message_offset FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id
+    FROM (SELECT r.message_offset FROM {schema}.completion_record r WHERE r.topic_id = p_topic_range.topic_id
           ORDER BY r.message_offset LIMIT p_max) q;
-    DELETE FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id AND r.message_offset <= v_last;
+    DELETE FROM {schema}.completion_record r WHERE r.topic_id = p_topic_range.topic_id AND r.message_offset <= v_last;
     GET DIAGNOSTICS removed = ROW_COUNT;
     more := removed = p_max;
     IF more THEN
-        UPDATE {schema}.extent x SET pending_from = v_last + 1 WHERE x.topic_id = p_extent.topic_id;
+        UPDATE {schema}.topic_range x SET pending_from = v_last + 1 WHERE x.topic_id = p_topic_range.topic_id;
         RETURN;
     END IF;
-    UPDATE {schema}.extent x SET tracked_until = 0, change_until = NULL, pending_from = 1, bits_used = 0
-    WHERE x.topic_id = p_extent.topic_id;
+    UPDATE {schema}.topic_range x SET tracked_until = 0, change_until = NULL, pending_from = 1, bits_used = 0
+    WHERE x.topic_id = p_topic_range.topic_id;
     UPDATE {schema}.subscription s SET bit = NULL, applied = '{}', released_until = NULL
-    WHERE s.topic_id = p_extent.topic_id AND (s.bit IS NOT NULL OR s.released_until IS NOT NULL);
+    WHERE s.topic_id = p_topic_range.topic_id AND (s.bit IS NOT NULL OR s.released_until IS NOT NULL);
 END $$;
 
 -- One tracking step for a topic, of at most p_max offsets.
@@ -283,11 +283,11 @@ CREATE OR REPLACE FUNCTION {schema}.track(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    e {schema}.extent := {schema}.begin_upkeep(p_topic_id);
+    e {schema}.topic_range := {schema}.begin_maintenance(p_topic_id);
     v_tracking text;
     v_head bigint;
     v_gaps int8multirange;
-    v_places {schema}.place[];
+    v_progress {schema}.progress[];
     v_until bigint;
     v_new int8multirange;
     v_step record;
@@ -300,8 +300,8 @@ BEGIN
     removed := 0;
     more := false;
     -- One statement, one snapshot, after the lock.
-    SELECT t.tracking, h.head, {schema}.gaps(p_topic_id), ARRAY(SELECT p FROM {schema}.places(p_topic_id) p)
-    INTO v_tracking, v_head, v_gaps, v_places
+    SELECT t.tracking, h.head, {schema}.gaps(p_topic_id), ARRAY(SELECT p FROM {schema}.progress_list(p_topic_id) p)
+    INTO v_tracking, v_head, v_gaps, v_progress
     FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id WHERE t.topic_id = p_topic_id;
     IF v_tracking = 'offset_watermark' THEN
         IF e.change_until IS NOT NULL THEN
@@ -311,22 +311,22 @@ BEGIN
     END IF;
     e.tracked_until := greatest(e.tracked_until, e.first_offset - 1);
     -- Existing records first: new ones are then created with the present state, and in most cases never changed again.
-    SELECT * INTO v_step FROM {schema}.apply_progress(e, v_gaps, v_places, p_max, v_now);
+    SELECT * INTO v_step FROM {schema}.apply_progress(e, v_gaps, v_progress, p_max, v_now);
     v_until := greatest(least(v_head, e.tracked_until + p_max - v_step.dealt), e.tracked_until);
     v_new := int8multirange(int8range(e.tracked_until + 1, v_until + 1));
     IF NOT isempty(v_new) THEN
         SELECT m.made, m.completed INTO recorded, completed
-        FROM {schema}.make_records(p_topic_id, v_new - v_gaps, v_places, v_now) m;
+        FROM {schema}.make_records(p_topic_id, v_new - v_gaps, v_progress, v_now) m;
     END IF;
     SELECT * INTO v_release
     FROM {schema}.release_records(e, p_max - v_step.dealt - (v_until - e.tracked_until), v_now);
     changed := v_step.changed + v_release.changed;
     completed := completed + v_step.completed + v_release.completed;
     more := v_step.cut IS NOT NULL OR v_until < v_head OR v_release.more;
-    PERFORM {schema}.note_applied(e, v_gaps, v_places, v_step.cut, v_new);
+    PERFORM {schema}.note_applied(e, v_gaps, v_progress, v_step.cut, v_new);
     v_pending := {schema}.lowest_pending(p_topic_id, greatest(e.pending_from, e.first_offset), v_until);
     IF (v_until, v_pending) IS DISTINCT FROM (e.tracked_until, e.pending_from) OR v_until >= e.change_until THEN
-        UPDATE {schema}.extent x
+        UPDATE {schema}.topic_range x
         SET tracked_until = v_until, pending_from = v_pending,
             change_until = CASE WHEN v_until < x.change_until THEN x.change_until END
         WHERE x.topic_id = p_topic_id;
