@@ -1,7 +1,7 @@
 //! The consumer: describes how a group is served, and connects claim, handle and settle.
 //!
 //! `feed` claims and reads for all groups of a topic, `group` routes messages to members and queues them, `worker` runs
-//! handlers, `settler` settles, `keeper` extends leases, `heartbeats` sends heartbeats. `pull` is for programs with their
+//! handlers, `settler` settles, `keeper` extends leases, `heartbeat` sends heartbeats. `pull` is for programs with their
 //! own loop.
 
 use std::sync::Arc;

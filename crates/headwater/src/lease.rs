@@ -19,7 +19,7 @@ pub(crate) use limits::Bucket;
 pub use limits::{GroupLimits, RateLimit};
 
 /// The fencing token of one lease. It is never issued twice: not after a crash that undid the claim, not after a
-/// failover, not in a restored copy. Its upper 31 bits are random, and the lower 32 count.
+/// failover, not in a restored copy. The upper 32 bits count, and the lower 31 are random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseToken(pub i64);
 

@@ -8,7 +8,7 @@ use super::queue::{Kind, Slice};
 use super::work::LeaseWork;
 use crate::handler::{Handler, Messages};
 use crate::message::Message;
-use crate::settle::{Outcome, Verdict};
+use crate::settle::{Outcome, Verdict, WaitingKeys};
 
 impl Group {
     /// Splits a view of messages into slices. True if the lease is finished by that: everything was filtered out.
@@ -27,14 +27,24 @@ impl Group {
         }
         let mut picked: Vec<Vec<Message>> = vec![Vec::new(); members.0.len()];
         let mut ended = false;
+        // A message whose filter fails waits for its retry, and in a lane later messages of its key wait with it.
+        let mut waiting = WaitingKeys::of(&work.lease, &work.policy);
         for message in messages {
+            if let Some(key) = message.key.as_ref().filter(|_| waiting.hold(message)) {
+                ended |= work.finish(message.offset, Outcome::Park { key: key.clone() });
+                continue;
+            }
             match self.route_one(members, message) {
                 Route::To(member) => picked[member].push(message.clone()),
                 Route::Filtered => {
                     self.metrics.filtered.add(1);
                     ended |= work.finish(message.offset, Outcome::Ack);
                 }
-                Route::Broken(error) => ended |= self.fail(work, message, error),
+                Route::Broken(error) => {
+                    let verdict = Verdict::Failed(error);
+                    waiting.said(message, &verdict);
+                    ended |= self.fail(work, message, verdict);
+                }
             }
         }
         if work.lease.lane.is_some() {
@@ -76,8 +86,7 @@ impl Group {
     }
 
     /// Records a message that failed before any handler got it.
-    fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
-        let verdict = Verdict::Failed(error);
+    fn fail(&self, work: &LeaseWork, message: &Message, verdict: Verdict) -> bool {
         let mut outcome = self.guard.decide_one(message, verdict, work.lease.attempt, &work.policy);
         if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
             // Later messages of the key wait for it.

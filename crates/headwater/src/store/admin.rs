@@ -94,7 +94,7 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy>;
 
     /// Ends a lease by hand, whichever owner holds it: it is handed out again at once, and no attempt is counted.
-    /// `LeaseLost` if no lease has that token.
+    /// `LeaseLost` if no lease has that token, or it is past its deadline.
     async fn release_lease(&self, token: LeaseToken) -> Result<()>;
 
     /// For dead subscriptions, gives up messages that only they have not done and that were published longer ago than

@@ -122,6 +122,37 @@ checked! {
             self.engine.engine()
         }
 
+        async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+            self.check_open()?;
+            self.engine.pause(topic, group).await?;
+            tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription paused");
+            Ok(())
+        }
+
+        async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+            self.check_open()?;
+            self.engine.resume(topic, group).await?;
+            tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription resumed");
+            Ok(())
+        }
+
+        async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+            self.check_open()?;
+            self.engine.cancel(topic, group).await?;
+            tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription cancelled");
+            Ok(())
+        }
+
+        async fn resurrect(&self, topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Result<Resurrected> {
+            self.check_open()?;
+            let done = self.engine.resurrect(topic, group, behind_max).await?;
+            if done.resurrected {
+                let missed = done.missed.count;
+                tracing::info!(topic = topic.as_str(), group = group.as_str(), missed, "dead subscription resurrected");
+            }
+            Ok(done)
+        }
+
         async fn drop_namespace(&self) -> Result<()> {
             self.check_open()?;
             self.engine.drop_namespace().await?;
@@ -140,11 +171,7 @@ checked! {
     fn topic(name: &TopicName) -> Topic {}
     fn subscriptions(topic: &TopicName) -> Vec<SubscriptionStatus> {}
     fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding> {}
-    fn pause(topic: &TopicName, group: &GroupName) -> () {}
-    fn resume(topic: &TopicName, group: &GroupName) -> () {}
-    fn cancel(topic: &TopicName, group: &GroupName) -> () {}
     fn remove(topic: &TopicName, group: &GroupName) -> () {}
-    fn resurrect(topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Resurrected {}
     fn seek(topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Moved {}
     fn set_policy(topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> () {}
     fn policy(topic: &TopicName, group: &GroupName) -> DeliveryPolicy {}

@@ -1,5 +1,7 @@
 //! Handlers' verdicts, and the outcomes of their messages. Time is moved by hand; nothing runs except by a step.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ on_each!(
     a_handler_that_takes_too_long_has_failed,
     a_batch_settles_as_a_whole_or_by_message,
     a_broken_filter_fails_only_its_message,
+    a_broken_filter_holds_back_its_key_in_a_lane,
 );
 
 fn clock() -> ManualClock {
@@ -291,5 +294,39 @@ async fn a_broken_filter_fails_only_its_message(place: Place) {
     assert_eq!(seen.all(), ["fine"]);
     let buried = dead_letters(&headwater).await;
     assert!(buried[0].2.contains("the group's filter panicked: the filter is broken"), "{buried:?}");
+    place.leave(&headwater).await;
+}
+
+async fn a_broken_filter_holds_back_its_key_in_a_lane(place: Place) {
+    let clock = clock();
+    let headwater = place.open_at(&clock).await;
+    headwater.topic("orders").ordered_by_key().lanes(1).create().await.unwrap();
+    for (key, payload) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")] {
+        let message = NewMessage { key: Some(key.into()), ..NewMessage::new(payload) };
+        headwater.producer("orders").send(message).await.unwrap();
+    }
+    let seen = Seen::default();
+    let add = seen.clone();
+    let broken = Arc::new(AtomicBool::new(true));
+    let breaks = Arc::clone(&broken);
+    let mut stepper = headwater
+        .consumer("orders", "email")
+        .member("one", move |message: Message, _| {
+            add.add(text(&message.payload));
+            async { Ok(()) }
+        })
+        .filter(move |message| {
+            assert!(message.payload != "a2" || !breaks.load(Ordering::SeqCst), "the filter is broken");
+            true
+        })
+        .stepwise()
+        .await
+        .unwrap();
+    stepper.drain().await.unwrap();
+    assert_eq!(seen.all(), ["a1", "b1"], "a3 waits for a2");
+    broken.store(false, Ordering::SeqCst);
+    clock.advance(Duration::from_secs(600));
+    stepper.drain().await.unwrap();
+    assert_eq!(seen.all(), ["a1", "b1", "a2", "a3"]);
     place.leave(&headwater).await;
 }

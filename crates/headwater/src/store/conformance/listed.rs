@@ -1,6 +1,7 @@
 //! Every case is in a list: a case that is not listed never runs.
 
-/// A case that is not listed never runs.
+use std::collections::HashSet;
+
 #[test]
 fn every_case_is_listed() {
     let list = [
@@ -21,10 +22,12 @@ fn every_case_is_listed() {
         include_str!("dead.rs"),
         include_str!("dedup.rs"),
         include_str!("delay.rs"),
+        include_str!("epoch.rs"),
         include_str!("expiry.rs"),
         include_str!("extend.rs"),
         include_str!("heartbeat.rs"),
         include_str!("input.rs"),
+        include_str!("keeping.rs"),
         include_str!("limits.rs"),
         include_str!("order.rs"),
         include_str!("outstanding.rs"),
@@ -46,16 +49,18 @@ fn every_case_is_listed() {
         include_str!("start.rs"),
         include_str!("state.rs"),
         include_str!("subscribe.rs"),
+        include_str!("take_over.rs"),
         include_str!("tracking.rs"),
         include_str!("transaction.rs"),
         include_str!("maintenance.rs"),
         include_str!("wake.rs"),
     ];
+    let listed: HashSet<&str> = list.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let mut cases = 0;
     for file in files {
         for rest in file.split("\npub async fn ").skip(1) {
             let name = rest.split('(').next().expect("a function has a name");
-            assert!(list.contains(name), "{name} is in no list");
+            assert!(listed.contains(name), "{name} is in no list");
             cases += 1;
         }
     }

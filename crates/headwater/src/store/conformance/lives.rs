@@ -160,6 +160,7 @@ macro_rules! conformance_life_cases {
                 seeking_changes_no_state,
                 what_is_replayed_is_kept_and_waiters_are_woken,
                 a_lease_is_released_by_hand,
+                an_expired_lease_is_not_released_by_hand,
                 messages_only_dead_groups_wait_for_are_given_up,
                 stuck_messages_are_counted_per_group,
                 a_groups_own_policy_wins,

@@ -186,6 +186,18 @@ pub async fn a_lease_is_released_by_hand(case: &Case) {
     assert_eq!(scene.reads().await, [3]);
 }
 
+/// A lease past its deadline is lost: releasing it by hand would take back the attempt that it counts as.
+pub async fn an_expired_lease_is_not_released_by_hand(case: &Case) {
+    let scene = case.scene(TopicSettings { lease: Duration::from_secs(1), ..kept() }).await;
+    scene.publish(1).await;
+    let expired = scene.claim_one("stuck", 1).await;
+    case.advance(Duration::from_secs(2));
+    failed(scene.store.release_lease(expired.token).await, ErrorKind::LeaseLost);
+    let again = scene.claim_one("b", 1).await;
+    assert_eq!((again.range, again.attempt, again.suspect), (range(1, 1), 2, true));
+    scene.ack(&again).await;
+}
+
 /// Old messages that only dead groups have not done are given up: a dry run lists them, and they count as missed.
 pub async fn messages_only_dead_groups_wait_for_are_given_up(case: &Case) {
     for tracking in MODES {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
-use super::status::{counted, missed_of};
+use super::status::missed_of;
 use super::time::stored;
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
@@ -42,12 +42,6 @@ pub(super) async fn set(
         let state = SubscriptionState::parse(stored(row, "state")?)?;
         return Err(transition.refused(topic.as_str(), group.as_str(), state));
     }
-    tracing::info!(
-        topic = topic.as_str(),
-        group = group.as_str(),
-        state = transition.to().as_str(),
-        "subscription state changed"
-    );
     store.hub.wake(TopicId(stored(row, "topic_id")?));
     Ok(())
 }
@@ -119,13 +113,6 @@ pub(super) async fn resurrect(
         return Err(Transition::Resurrect.refused(topic.as_str(), group.as_str(), state));
     }
     if resurrected {
-        let missed = counted(stored(row, "missed")?);
-        tracing::info!(
-            topic = topic.as_str(),
-            group = group.as_str(),
-            missed,
-            "dead subscription resurrected"
-        );
         store.hub.wake(TopicId(stored(row, "topic_id")?));
     }
     Ok(Resurrected { resurrected, next: Offset(stored(row, "next_offset")?), missed: missed_of(row)? })

@@ -45,12 +45,12 @@ pub(super) fn extend(work: &mut Work<'_>, leases: &[LeaseId], lease: Duration) -
     Ok(results)
 }
 
-/// Ends a lease at an operator's request, regardless of its owner and its deadline: its messages are redelivered at
-/// once, as if never handed out.
+/// Ends a lease at an operator's request, whatever its owner: its messages are redelivered at once, as if never handed
+/// out. One past its deadline is lost already, and counts as an attempt.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
     let held = {
         let mut statement = work.connection.prepare_cached(super::sql!(settle.release))?;
-        decode::all(&mut statement, [token.0], Part::read)?
+        decode::all(&mut statement, params![token.0, work.now_ms()], Part::read)?
     };
     let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
     work.connection.prepare_cached(super::sql!(settle.remove))?.execute([token.0])?;

@@ -141,7 +141,7 @@ async fn of_two_removals_at_once_neither_fails() {
         let store = Arc::clone(&store);
         async move { store.remove(&orders(), &group).await }
     });
-    super::lives::until_somebody_waits(&scene).await;
+    super::lives::until_a_session_waits(&scene).await;
     first.batch_execute(&scene.sql("DELETE FROM {schema}.subscription; COMMIT")).await.unwrap();
     second.await.unwrap().unwrap();
     scene.drop().await;

@@ -32,7 +32,7 @@ async fn kill(scene: &Scene) {
 }
 
 /// Waits until a session of this namespace's functions waits for a lock.
-pub(super) async fn until_somebody_waits(scene: &Scene) {
+pub(super) async fn until_a_session_waits(scene: &Scene) {
     let client = scene.client().await;
     let like = format!("%{}%", scene.namespace);
     let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
@@ -67,7 +67,7 @@ async fn ten_at_once_are_one_resurrection() {
         let store = Arc::clone(&store);
         async move { store.subscribe(&orders(), &group(), Start::Now).await.unwrap().subscription_id }
     });
-    until_somebody_waits(&scene).await;
+    until_a_session_waits(&scene).await;
     gate.batch_execute("COMMIT").await.unwrap();
     let mut resurrections = 0;
     for task in tasks {
@@ -125,6 +125,27 @@ async fn a_heartbeat_waits_for_no_row_of_its_group_and_writes_rarely() {
 
 /// A pause waits for a claim that is running; a claim that begins while the pause runs sees it.
 #[tokio::test]
+async fn the_audit_names_the_state_that_a_change_found() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    let pauser = scene.client().await;
+    let pause =
+        "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
+    pauser.batch_execute(&scene.sql(pause)).await.unwrap();
+    let cancelling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.cancel(&orders(), &group()).await }
+    });
+    until_a_session_waits(&scene).await;
+    pauser.batch_execute("COMMIT").await.unwrap();
+    in_time("the cancel", cancelling).await.unwrap().unwrap();
+    let entry = store.audit(10).await.unwrap().into_iter().find(|entry| entry.act == "cancel").unwrap();
+    assert!(entry.detail.contains(r#""from": "paused""#), "{entry:?}");
+    scene.drop().await;
+}
+
+#[tokio::test]
 async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     let Some(scene) = Scene::new() else { return };
     let store = Arc::new(scene.open().await);
@@ -147,7 +168,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
             let store = Arc::clone(&store);
             async move { store.pause(&orders(), &group()).await }
         });
-        until_somebody_waits(&scene).await;
+        until_a_session_waits(&scene).await;
         assert!(!pausing.is_finished());
         let before = held().await;
         claimer.batch_execute("COMMIT").await.unwrap();
@@ -168,7 +189,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
             let wants = vec![Want { limits, ..Want::new(subscription.subscription_id, 2) }];
             async move { store.claim(&ClaimRequest { wants, ..request }).await }
         });
-        until_somebody_waits(&scene).await;
+        until_a_session_waits(&scene).await;
         pauser.batch_execute("COMMIT").await.unwrap();
         let mut claimed = in_time("the claim", claiming).await.unwrap().unwrap();
         assert_eq!(claimed.leases, [], "it saw the pause");
@@ -211,7 +232,7 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
                 store.seek(&orders(), &group(), Start::Beginning, false).await.map(Some)
             }
         });
-        until_somebody_waits(&scene).await;
+        until_a_session_waits(&scene).await;
         settler.batch_execute("COMMIT").await.unwrap();
         let moved = in_time("the operator", moving).await.unwrap().unwrap();
         if let Some(moved) = moved {

@@ -1,7 +1,7 @@
 //! Which locks claims take: none that a role without rights could hold to block them, and no row lock if there is nothing
 //! to claim. And in which order operators take theirs.
 
-use super::lives::until_somebody_waits;
+use super::lives::until_a_session_waits;
 use super::races::{claim_of, in_time};
 use super::*;
 use crate::clock::ManualClock;
@@ -119,7 +119,7 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
         .await
         .unwrap();
     let pausing = tokio::spawn(async move { store.pause(&orders(), &group).await });
-    until_somebody_waits(&scene).await;
+    until_a_session_waits(&scene).await;
     let next = scene.sql("SELECT FROM {schema}.cursor WHERE lane = 1 FOR UPDATE NOWAIT");
     claim.batch_execute(&next).await.expect("the next lane is free");
     claim.batch_execute("COMMIT").await.unwrap();
@@ -178,7 +178,7 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
             let store = Arc::clone(&store);
             async move { store.detect_dead().await }
         });
-        until_somebody_waits(&scene).await;
+        until_a_session_waits(&scene).await;
         let free = other.batch_execute(&sql(&format!("{next} FOR UPDATE NOWAIT"))).await;
         assert!(free.is_ok(), "waits for {held}, and holds {next}: {free:?}");
         other.batch_execute("COMMIT").await.unwrap();
@@ -216,7 +216,7 @@ async fn an_operator_that_waits_for_claims_holds_no_head() {
         let operator = scene.client().await;
         let statement = scene.sql(&format!("SELECT {{schema}}.{operation}"));
         let operating = tokio::spawn(async move { operator.batch_execute(&statement).await });
-        until_somebody_waits(&scene).await;
+        until_a_session_waits(&scene).await;
         let head = claim.batch_execute(&scene.sql("SELECT FROM {schema}.head FOR UPDATE NOWAIT")).await;
         assert!(head.is_ok(), "{operation} waits for claims, and holds the head: {head:?}");
         claim.batch_execute("COMMIT").await.unwrap();
@@ -244,7 +244,7 @@ async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
         let store = Arc::clone(&store);
         async move { store.depart(&leaving).await }
     });
-    until_somebody_waits(&scene).await;
+    until_a_session_waits(&scene).await;
     let free = "SELECT FROM {schema}.activity WHERE owner = 'leaving' FOR UPDATE NOWAIT";
     other.batch_execute(&scene.sql(free)).await.expect("the activity row of the leaving owner is free");
     other.batch_execute("COMMIT").await.unwrap();

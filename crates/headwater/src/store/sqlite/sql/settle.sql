@@ -45,13 +45,13 @@ WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 ORDER BY first_offset
 
 -- name: release
--- Purpose:    The ranges leased under a token, whatever their deadline.
--- Parameters: ?1 token
+-- Purpose:    The ranges of a live lease, whatever its owner.
+-- Parameters: ?1 token, ?2 now_ms
 -- Index:      the primary key
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
     last_error
 FROM headwater_outstanding
-WHERE token = ?1 AND owner IS NOT NULL
+WHERE token = ?1 AND owner IS NOT NULL AND due_at_ms > ?2
 ORDER BY first_offset
 
 -- name: remove

@@ -128,7 +128,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Before the state is read, and until the end: see functions/state.sql.
+    -- Before the state is read, and until the end: see functions/locks.sql.
     IF NOT {schema}.hold_claims(p_subscription_ids, false) THEN
         RETURN QUERY SELECT r.* FROM {schema}.subscription s
             CROSS JOIN LATERAL {schema}.recheck(s.subscription_id, s.topic_id, 2) r

@@ -54,7 +54,7 @@ CREATE TABLE {schema}.cursor (
     ordered         boolean NOT NULL,
     -- The value of lease_token when the lane was last handed out: the least recent lane goes first.
     turn            bigint NOT NULL DEFAULT 0,
-    -- A claim found no range in "outstanding" due before this time: see due_since in functions/claim.sql.
+    -- A claim found no range in "outstanding" due before this time: see due_since in functions/claim_unordered.sql.
     due_from        timestamptz NOT NULL DEFAULT '-infinity',
     moves           bigint NOT NULL DEFAULT 0,
     era             bigint NOT NULL DEFAULT 0,
