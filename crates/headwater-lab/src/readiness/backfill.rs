@@ -96,7 +96,7 @@ async fn waiting_for_late(place: &Place<'_>) -> Result<(u64, u64)> {
     let row = connect(&place.url)
         .await?
         .query_one(
-            "SELECT count(*) FILTER (WHERE r.required & (1::bigint << s.bit) <> 0), count(*) FROM headwater.record r \
+            "SELECT count(*) FILTER (WHERE r.required & (1::bigint << s.bit) <> 0), count(*) FROM headwater.completion_record r \
              JOIN headwater.subscription s ON s.topic_id = r.topic_id AND s.group_name = 'late'",
             &[],
         )

@@ -27,7 +27,7 @@ pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// How long a read that follows a heartbeat may take.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be requested out of turn.
-const REQUEST_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const REQUEST_AGAIN: Duration = Duration::from_secs(1);
 /// The longest interval, for a process that serves no group.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 
@@ -133,6 +133,7 @@ struct Heartbeats {
     answered_at: (Instant, SystemTime),
     failures: u32,
     lag: Reading,
+    lag_due_at: Instant,
     settings: Reading,
     settings_due_at: Instant,
 }
@@ -148,6 +149,7 @@ impl Heartbeats {
             answered_at: both_clocks(),
             failures: 0,
             lag: Reading::default(),
+            lag_due_at: Instant::now(),
             settings: Reading::default(),
             settings_due_at: Instant::now(),
         }
@@ -190,6 +192,9 @@ impl Heartbeats {
             if self.hear(answer, &groups) {
                 self.read(runtime, &groups);
             }
+        } else {
+            // There is nothing to retry.
+            self.failures = 0;
         }
         let interval = interval_of(&groups);
         let pause = self.silent_for.map_or(interval, |silent_for| interval.min(every(silent_for)));
@@ -242,10 +247,12 @@ impl Heartbeats {
 
     /// Starts reads of what may have changed: the lag of groups, and, less often, settings that operators altered.
     fn read(&mut self, runtime: &Runtime, groups: &[Arc<Group>]) {
-        if self.silent_for.is_some() {
+        let now = Instant::now();
+        if let Some(silent_for) = self.silent_for.filter(|_| now >= self.lag_due_at) {
+            // Not after each heartbeat: topics with short intervals have many.
+            self.lag_due_at = now + every(silent_for).mul_f64(0.8);
             self.lag.start(runtime, |runtime| async move { runtime.measure_lag().await });
         }
-        let now = Instant::now();
         if now >= self.settings_due_at {
             self.settings_due_at = now + interval_of(groups).mul_f64(0.8);
             let groups = groups.to_vec();
@@ -327,6 +334,8 @@ fn hear_signal(group: &Group, signal: &Signal) {
             group.serve_state.heard();
             group.leases.wake();
         }
+        // A claim returns that it is dead and requests the next heartbeat.
+        Signal::Dead => group.serve_state.heard(),
         Signal::Paused => {
             if group.hear(SubscriptionState::Paused) {
                 group.leases.wake();

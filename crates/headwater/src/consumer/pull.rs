@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::group::Group;
+use super::heartbeat::REQUEST_AGAIN;
 use super::listed::{List, Listed};
 use super::member::Members;
 use super::runtime::Runtime;
@@ -177,8 +178,8 @@ impl Consumer {
                     self.group.hear(state);
                 }
                 SubscriptionState::Dead => {
-                    revive(&self.runtime, &self.group).await?;
-                    return Ok(None);
+                    let revived = revive(&self.runtime, &self.group).await?;
+                    return Ok((!revived).then_some(REQUEST_AGAIN));
                 }
                 SubscriptionState::Cancelled => return Err(cancelled(self.subscription())),
             }
@@ -224,8 +225,8 @@ impl Consumer {
     }
 }
 
-/// Sends a heartbeat that names a dead subscription, which resurrects it.
-pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> {
+/// Sends a heartbeat that names a dead subscription, which resurrects it. False if that has to be repeated.
+pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<bool> {
     let subscription = &group.subscription;
     let (topic, name) = (&subscription.topic.name, &subscription.group);
     match runtime.report(group).await? {
@@ -233,9 +234,10 @@ pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> 
         Some(Signal::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
         Some(Signal::Resurrected(missed)) => {
             tracing::warn!(%topic, group = %name, missed = missed.count, "dead subscription resurrected");
-            Ok(())
+            Ok(true)
         }
-        Some(Signal::Active | Signal::Paused) | None => Ok(()),
+        Some(Signal::Dead) => Ok(false),
+        Some(Signal::Active | Signal::Paused) | None => Ok(true),
     }
 }
 

@@ -197,9 +197,10 @@ impl Runtime {
     /// A heartbeat out of turn that also names this group as served: for a group that ends, or is to be resurrected.
     pub(super) async fn report(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
         let mut groups = self.groups();
+        // It judges no other owner, so it ends no leases; and without heartbeats that follow, none of this owner's end by silence.
+        let is_served = groups.iter().any(|other| Arc::ptr_eq(other, group));
+        let silent_for = self.silent_for.filter(|_| is_served).map(|_| DELAY_MAX);
         groups.push(Arc::clone(group));
-        // It judges no other owner, so it ends no leases.
-        let silent_for = self.silent_for.map(|_| DELAY_MAX);
         let signals = self.heartbeat(&groups, silent_for).await?;
         let own = group.subscription.subscription_id;
         Ok(signals.into_iter().find(|(id, _)| *id == own).map(|(_, signal)| signal))

@@ -170,6 +170,8 @@ pub enum Signal {
     Active,
     /// It was dead and is active again since this heartbeat; this is what it missed.
     Resurrected(MissedMessages),
+    /// It is dead, and its locks were taken: the next heartbeat resurrects it.
+    Dead,
     /// Hand out nothing until it is resumed.
     Paused,
     /// Stop: it was cancelled.
@@ -183,7 +185,8 @@ impl Signal {
     /// The signal of a stored state.
     pub(crate) fn of(state: SubscriptionState) -> Self {
         match state {
-            SubscriptionState::Active | SubscriptionState::Dead => Signal::Active,
+            SubscriptionState::Active => Signal::Active,
+            SubscriptionState::Dead => Signal::Dead,
             SubscriptionState::Paused => Signal::Paused,
             SubscriptionState::Cancelled => Signal::Cancelled,
         }

@@ -18,17 +18,19 @@ pub(crate) fn hash(texts: &[&str]) -> String {
     format!("{:032x}", hasher.digest128())
 }
 
-/// A hash of what table files define. Comments and layout do not count: a reworded comment is the same table.
+/// A hash of what table files define. Comments, layout and the order of statements and files do not count: a reworded comment or a
+/// table in another file is the same schema.
 ///
 /// Stored beside the version of the tables: equal versions with other tables are builds of which at least one was never released, and
 /// neither can work with the tables of the other.
 pub(crate) fn definition(texts: &[&str]) -> String {
-    let code = |line: &str| {
-        line.split("--").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let lines: Vec<String> =
-        texts.iter().flat_map(|text| text.lines()).map(code).filter(|line| !line.is_empty()).collect();
-    hash(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+    let code: Vec<&str> =
+        texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.split("--").next()).collect();
+    let code = code.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut statements: Vec<&str> =
+        code.split(';').map(str::trim).filter(|statement| !statement.is_empty()).collect();
+    statements.sort_unstable();
+    hash(&statements)
 }
 
 /// Whether the stored program version is newer than the program's own; a text that is not a version is not newer.
@@ -62,6 +64,7 @@ mod tests {
     fn only_another_table_is_another_definition() {
         let table = "-- A table.\nCREATE TABLE a (\n    b text -- b\n);\n";
         assert_eq!(definition(&[table]), definition(&["CREATE TABLE a (\n\n  b   text\n);"]));
+        assert_eq!(definition(&[table, "SELECT 1;"]), definition(&["SELECT 1; CREATE TABLE a ( b\ntext );"]));
         assert_ne!(definition(&[table]), definition(&[&table.replace("text", "integer")]));
     }
 

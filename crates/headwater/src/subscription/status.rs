@@ -22,8 +22,8 @@ pub struct SubscriptionStatus {
     pub state: SubscriptionState,
     /// Since when it is in that state.
     pub state_since: Timestamp,
-    /// When a process of the group last sent a heartbeat; `None` if none ever did. Accurate to a fraction of the
-    /// topic's `heartbeat_interval`, because not every heartbeat is written.
+    /// When a process of the group last sent a heartbeat; `None` if none ever did. A resume and
+    /// a resurrection count as heartbeats.
     pub heartbeat_at: Option<Timestamp>,
     /// How long ago that was, by the database's clock.
     pub heartbeat_age: Option<Duration>,

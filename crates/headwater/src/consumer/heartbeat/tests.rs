@@ -220,7 +220,7 @@ async fn activity_is_reported_to_the_end_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_operators_alter_applies_within_two_heartbeats() {
+async fn what_operators_alter_applies_within_a_heartbeat_interval() {
     let store = Arc::new(Still::default());
     let (_runtime, group) = process(&store);
     tokio::time::sleep(Duration::from_secs(1)).await;

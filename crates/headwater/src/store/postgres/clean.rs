@@ -25,6 +25,9 @@ pub(super) async fn elapse(store: &PostgresStore) -> Result<()> {
     store.connections.query("reading the clock", &store.statements.clean_clock, &[&now]).await.map(drop)
 }
 
+/// Tables beside the log that cleanup leaves full of dead rows.
+pub(super) const VACUUMED: [&str; 2] = ["completion_record", "ack_log"];
+
 pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
     advance(store, topic).await?;
     elapse(store).await?;
@@ -39,7 +42,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
     let row = &rows[0];
     if !stored::<_, bool>(row, "more")? {
         let [shared, own, rest] = log::tables(topic);
-        vacuum_aside(store, &["record", "ack_log", &shared, &own, &rest], 5_000).await;
+        vacuum_aside(store, &[VACUUMED[0], VACUUMED[1], &shared, &own, &rest], 5_000).await;
     }
     Ok(CleanStep { removed: count(row, "removed")?, missed: missed_of(row)?, more: stored(row, "more")? })
 }

@@ -168,8 +168,8 @@ mod tests {
         assert_eq!(rest_after(ms(2_000), true), ms(18_000));
         assert_eq!(rest_after(ms(3), false), REST_FAILED);
         let (mut resting, now) = (Resting::default(), Instant::now());
-        resting.0.insert("record".into(), now + ms(18_000));
-        let both = || vec!["record".to_owned(), "outstanding".to_owned()];
+        resting.0.insert("completion_record".into(), now + ms(18_000));
+        let both = || vec!["completion_record".to_owned(), "outstanding".to_owned()];
         assert_eq!(resting.due(both(), now + ms(17_999)), ["outstanding"]);
         assert_eq!(resting.due(both(), now + ms(18_000)), both());
     }

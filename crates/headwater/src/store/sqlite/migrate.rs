@@ -78,7 +78,12 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
         _ => Connection::open_with_flags(path, flags).map_err(failed)?,
     };
     patience::install(&connection).map_err(failed)?;
-    Ok(Found::read(&connection, &location.name)?.map(|found| found.version))
+    let Some(found) = Found::read(&connection, &location.name)? else { return Ok(None) };
+    // Later tables are the caller's to report; those of another build are no version at all.
+    if found.version <= newest() {
+        SCHEMA.check_tables(&found, &location.name)?;
+    }
+    Ok(Some(found.version))
 }
 
 /// Refuses a file whose tables have another version: for callers that read it without migrating it.

@@ -7,7 +7,7 @@ SELECT t.topic_id, t.name, t.settings FROM {schema}.topic t WHERE t.name = $1
 -- name: list
 -- Purpose: all topics with figures of their logs.
 -- Parameters: none.
--- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a
+-- Index: topic_name_key, head_pkey, topic_range_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; completion_record_pkey while a
 -- change of mode is under way.
 SELECT t.topic_id, t.name, t.settings,
        h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,

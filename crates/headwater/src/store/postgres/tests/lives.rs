@@ -6,7 +6,7 @@ use crate::clock::ManualClock;
 use crate::lease::GroupLimits;
 use crate::settle::Outcome;
 use crate::store::{OffsetRange, Served, Signal};
-use crate::subscription::SubscriptionState;
+use crate::subscription::{Activity, SubscriptionState};
 
 fn group() -> GroupName {
     GroupName::new("a").expect("a valid name")
@@ -123,7 +123,62 @@ async fn a_heartbeat_waits_for_no_row_of_its_group_and_writes_rarely() {
     scene.drop().await;
 }
 
-/// A pause waits for a claim that is running; a claim that begins while the pause runs sees it.
+/// A heartbeat that waits for its own row reads the clock afterwards: otherwise heartbeats of the meantime would seem to be of the future.
+#[tokio::test]
+async fn a_heartbeat_that_waited_sets_no_other_owner_back() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let [waits, lives] = ["waits", "lives"].map(|name| Owner::new(name).unwrap());
+    let silent = Some(Duration::from_secs(15));
+    for owner in [&waits, &lives] {
+        store.heartbeat(owner, silent, &[]).await.unwrap();
+    }
+    let other = scene.client().await;
+    let lock = "BEGIN; SELECT FROM {schema}.owner WHERE owner = 'waits' FOR UPDATE";
+    other.batch_execute(&scene.sql(lock)).await.unwrap();
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.heartbeat(&waits, silent, &[]).await }
+    });
+    until_a_session_waits(&scene).await;
+    let began: String = other.query_one("SELECT clock_timestamp()::text", &[]).await.unwrap().get(0);
+    let passed = "SELECT clock_timestamp() > $1::text::timestamptz + interval '1500 ms'";
+    until_true("a second and a half has passed", async || {
+        other.query_one(passed, &[&began]).await.unwrap().get(0)
+    })
+    .await;
+    store.heartbeat(&lives, silent, &[]).await.unwrap();
+    let seen = scene.sql("SELECT seen_at::text FROM {schema}.owner WHERE owner = 'lives'");
+    let before: String = other.query_one(&seen, &[]).await.unwrap().get(0);
+    other.batch_execute("COMMIT").await.unwrap();
+    in_time("the heartbeat", waiting).await.unwrap().unwrap();
+    let after: String = other.query_one(&seen, &[]).await.unwrap().get(0);
+    assert_eq!(after, before);
+    scene.drop().await;
+}
+
+/// Whether a process lives does not depend on the locks of a dead group that it serves.
+#[tokio::test]
+async fn a_dead_group_that_is_locked_delays_no_heartbeat() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let other = scene.client().await;
+    let die = "UPDATE {schema}.subscription SET state = 'dead'; BEGIN; SELECT {schema}.lock_topic_range(1)";
+    other.batch_execute(&scene.sql(die)).await.unwrap();
+    let served = [Served { subscription_id: subscription.subscription_id, activity: Activity::default() }];
+    let owner = Owner::new("lives").unwrap();
+    let heartbeat = || store.heartbeat(&owner, None, &served);
+    in_time("the heartbeat", heartbeat()).await.unwrap();
+    let seen = scene.sql("SELECT count(*) FROM {schema}.owner WHERE owner = 'lives'");
+    assert_eq!(other.query_one(&seen, &[]).await.unwrap().get::<_, i64>(0), 1);
+    other.batch_execute("COMMIT").await.unwrap();
+    heartbeat().await.unwrap();
+    let state = store.subscriptions(&orders()).await.unwrap()[0].state;
+    assert_eq!(state, SubscriptionState::Active, "the next heartbeat resurrects it");
+    scene.drop().await;
+}
+
 #[tokio::test]
 async fn the_audit_names_the_state_that_a_change_found() {
     let Some(scene) = Scene::new() else { return };
@@ -145,6 +200,7 @@ async fn the_audit_names_the_state_that_a_change_found() {
     scene.drop().await;
 }
 
+/// A pause waits for a claim that is running; a claim that begins while the pause runs sees it.
 #[tokio::test]
 async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     let Some(scene) = Scene::new() else { return };

@@ -10,7 +10,8 @@
 -- until their deadlines, unless another heartbeat of the same owner had a value; such a heartbeat does not check other owners
 -- either.
 --
--- Locks: dead groups are handled first, because their topic ranges are locked before anything else; then the owner's row, then its rows in
+-- Locks: dead groups are handled first, because their topic ranges are locked before anything else, and only if their locks are free
+-- at once or nearly: whether the process lives must not depend on the locks of one dead group. Then the owner's row, then its rows in
 -- "activity", for which only sessions wait that hold the owner's row. Other owners and their leases are locked only if they are
 -- free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never deadlock. A lease that is being settled or
 -- extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
@@ -24,8 +25,8 @@ CREATE OR REPLACE FUNCTION {schema}.heartbeat(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_revived integer[] := {schema}.revive_served(p_ids, v_now);
+    v_revived integer[] := {schema}.revive_served(p_ids, p_now);
+    v_now timestamptz;
     v_dead text;
 BEGIN
     IF cardinality(v_revived) = 0 THEN
@@ -34,6 +35,8 @@ BEGIN
     END IF;
     -- Locked before its rows in "activity", also if the owner serves nothing any more.
     PERFORM FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
+    -- Read after the waits: heartbeats that other owners sent meanwhile must not seem to be of the future.
+    v_now := coalesce(p_now, clock_timestamp());
     PERFORM {schema}.serve_no_more(p_owner, p_ids);
     INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
     ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = w.judged OR excluded.judged;
@@ -84,9 +87,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Resurrects those of the subscriptions that are dead. Returns which.
+-- Resurrects those of the subscriptions that are dead. Returns which. If a lock is not free soon, none: the next heartbeat does it.
 CREATE OR REPLACE FUNCTION {schema}.revive_served(p_ids integer[], p_now timestamptz) RETURNS integer[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '250ms' AS $$
 DECLARE
     v_dead integer[];
     v_topics integer[];
@@ -94,17 +97,22 @@ DECLARE
 BEGIN
     SELECT array_agg(s.subscription_id ORDER BY s.topic_id), array_agg(DISTINCT s.topic_id ORDER BY s.topic_id) INTO v_dead, v_topics
     FROM {schema}.subscription s WHERE s.subscription_id = ANY (p_ids) AND s.state = 'dead';
-    IF v_dead IS NOT NULL THEN
+    IF v_dead IS NULL THEN
+        RETURN v_revived;
+    END IF;
+    BEGIN
         FOR i IN 1..cardinality(v_topics) LOOP
             PERFORM {schema}.lock_topic_range(v_topics[i]);
         END LOOP;
         PERFORM {schema}.hold_claims(v_dead, true);
         FOR i IN 1..cardinality(v_dead) LOOP
-            IF {schema}.revive(v_dead[i], NULL, p_now) THEN
+            IF {schema}.revive(v_dead[i], NULL, coalesce(p_now, clock_timestamp())) THEN
                 v_revived := array_append(v_revived, v_dead[i]);
             END IF;
         END LOOP;
-    END IF;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        v_revived := '{}';
+    END;
     RETURN v_revived;
 END $$;
 

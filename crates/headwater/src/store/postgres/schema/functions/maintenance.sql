@@ -45,7 +45,7 @@ BEGIN
                       ORDER BY 1 LIMIT p_max);
     v_activities := cardinality(v_owners);
     IF v_activities > 0 THEN
-        PERFORM {schema}.forget_owners(v_owners);
+        PERFORM {schema}.forget_owners(v_owners, v_now - interval '1 day');
     END IF;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
@@ -149,7 +149,8 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     -- Times in the future were stored while the clock was ahead: they become the present. Last, because nothing is waited for while
-    -- these rows are locked.
+    -- these rows are locked; and by a clock that is read now: heartbeats that came during the waits are not of the future.
+    v_now := coalesce(p_now, clock_timestamp());
     UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
     UPDATE {schema}.activity a SET told_at = v_now WHERE a.ctid = ANY (ARRAY(

@@ -97,10 +97,10 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.proof f WHERE f.owner = p_owner
 $$;
 
--- Removes owners. Their counts, and when they were last seen, are kept in the row with an empty owner. Locks are taken in their
+-- Removes owners without a heartbeat since p_before. Their counts, and when they were last seen, are kept in the row with an empty owner. Locks are taken in their
 -- order (functions/locks.sql), and only locked rows are deleted: a heartbeat may have added one since. The row of the sums is
--- inserted before any other row is locked: an insert that conflicts with another session's would wait while it holds those locks.
-CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
+-- inserted before any other row of "activity" is locked: an insert that conflicts with another session's would wait while it holds those locks.
+CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[], p_before timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_ids integer[];
@@ -112,7 +112,11 @@ BEGIN
     -- A cancelled subscription may be removed meanwhile.
     v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
                    ORDER BY s.subscription_id FOR KEY SHARE);
-    v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE);
+    v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) AND x.seen_at < p_before
+                      ORDER BY x.owner FOR UPDATE);
+    -- An owner that sent a heartbeat since it was chosen stays, with all its rows.
+    p_owners := ARRAY(SELECT o FROM unnest(p_owners) o
+                      WHERE o = ANY (v_owners) OR NOT EXISTS (SELECT FROM {schema}.owner x WHERE x.owner = o));
     INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at)
     SELECT u, '', 0, 0, 0, 0, 0, 0, false, '-infinity' FROM unnest(v_ids) u
     ON CONFLICT (subscription_id, owner) DO NOTHING;
@@ -134,4 +138,4 @@ END $$;
 
 -- Removes an owner that leaves on purpose.
 CREATE OR REPLACE FUNCTION {schema}.depart(p_owner text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner]) $$;
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner], 'infinity') $$;

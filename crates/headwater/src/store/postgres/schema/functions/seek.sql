@@ -89,11 +89,13 @@ DECLARE
     s record;
 BEGIN
     PERFORM {schema}.lock_topic_range(v_topic);
-    SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor
+    SELECT array_agg(x.subscription_id) INTO v_dead
     FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.state = 'dead';
     IF v_dead IS NOT NULL THEN
         PERFORM {schema}.hold_claims(v_dead, true);
         PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
+        -- Read under the locks: a late message that was handed out while this waited is below the floor of before.
+        v_floor := (SELECT min({schema}.floor_of(d)) FROM unnest(v_dead) d);
         v_until := {schema}.watermark_of(v_topic);
         v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.messages(v_topic, v_floor + 1, v_until) m
             WHERE m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));

@@ -116,7 +116,7 @@ BEGIN
         PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
     END IF;
     -- Read again under the lock: another session may have changed the state while this one waited, and the audit entry names it.
-    SELECT x.* INTO s FROM {schema}.subscription x WHERE x.subscription_id = s.subscription_id FOR UPDATE;
+    SELECT x.* INTO s FROM {schema}.subscription x WHERE x.subscription_id = s.subscription_id FOR NO KEY UPDATE;
     -- A resume counts as a heartbeat, if there ever was one: the group's processes have a whole timeout to send the next.
     UPDATE {schema}.subscription x
     SET state = p_to, state_at = v_now,

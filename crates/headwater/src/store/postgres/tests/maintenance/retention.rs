@@ -1,5 +1,6 @@
 //! Retention: promised messages stay, whatever runs at the same moment.
 
+use super::super::super::clean::VACUUMED;
 use super::*;
 
 const AT_ONCE: &str = "message_retention_ms = 0, zero_subscription_retention_ms = 0";
@@ -242,6 +243,17 @@ async fn a_subscription_is_not_deleted_beside_a_row_that_comes_late() {
 }
 
 /// A large table is vacuumed beside maintenance, which continues meanwhile.
+#[tokio::test]
+async fn tables_that_cleanup_vacuums_exist() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    for table in VACUUMED {
+        let exists = scene.sql(&format!("SELECT to_regclass('{{schema}}.{table}') IS NOT NULL"));
+        assert!(scene.client().await.query_one(&exists, &[]).await.unwrap().get::<_, bool>(0), "{table}");
+    }
+    scene.drop().await;
+}
+
 #[tokio::test]
 async fn tables_that_need_it_are_vacuumed_beside_maintenance() {
     use crate::store::postgres::vacuum::vacuum_aside;

@@ -101,7 +101,7 @@ BEGIN
     IF s.state = 'cancelled' THEN
         DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     END IF;
-    -- Messages published while no subscription counts have a minimum retention of their own: see topic range.zero_until.
+    -- Messages published while no subscription counts have a minimum retention of their own: see topic_range.zero_until.
     UPDATE {schema}.topic_range e SET zero_until = NULL, zero_from = {schema}.last_taken(s.topic_id) + 1
     WHERE e.topic_id = s.topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
         SELECT FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
