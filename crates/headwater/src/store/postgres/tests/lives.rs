@@ -164,8 +164,12 @@ async fn a_dead_group_that_is_locked_delays_no_heartbeat() {
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
     let other = scene.client().await;
-    let die = "UPDATE {schema}.subscription SET state = 'dead'; BEGIN; SELECT {schema}.lock_topic_range(1)";
-    other.batch_execute(&scene.sql(die)).await.unwrap();
+    // Apart: statements sent together would be one transaction.
+    for sql in
+        ["UPDATE {schema}.subscription SET state = 'dead'", "BEGIN; SELECT {schema}.lock_topic_range(1)"]
+    {
+        other.batch_execute(&scene.sql(sql)).await.unwrap();
+    }
     let served = [Served { subscription_id: subscription.subscription_id, activity: Activity::default() }];
     let owner = Owner::new("lives").unwrap();
     let heartbeat = || store.heartbeat(&owner, None, &served);
