@@ -1,7 +1,9 @@
 //! Developer commands, run as `cargo xtask <command>`: one match shows all of them.
 
+mod brokers;
 mod house;
 mod interrupt;
+mod languages;
 mod packages;
 mod process;
 mod services;
@@ -20,10 +22,12 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test [--sqlite-only] [--tests-only] [-- ARGS]
-      Check the tree and run every test against an own PostgreSQL server. ARGS go to cargo-nextest.
+      Check the tree and run every test against an own PostgreSQL server, and Kafka, RabbitMQ and NATS. ARGS go
+      to cargo-nextest.
       --sqlite-only   leave out what needs PostgreSQL (refused when CI=true)
       --tests-only    leave out tidy and the doc tests (refused when CI=true)
-      HEADWATER_TEST_POSTGRES=URL uses that server and starts none.
+      HEADWATER_TEST_POSTGRES=URL uses that server and starts none; so do HEADWATER_TEST_KAFKA=HOST:PORT,
+      HEADWATER_TEST_RABBITMQ=URL and HEADWATER_TEST_NATS=URL.
 
   tidy
       Formatting, lints, sizes, headers, mirrored SQL, licences.
@@ -31,9 +35,10 @@ Usage: cargo xtask <command>
   house
       Print the size of the repository: names, methods, files, lines, sizes, words to avoid; as markdown.
 
-  services [--durable] [--exec CMD ARGS...]
+  services [--durable] [--brokers] [--exec CMD ARGS...]
       Start a PostgreSQL server and keep it until Ctrl-C, or for as long as CMD runs.
       --durable       with fsync on, for measurements
+      --brokers       Kafka, RabbitMQ and NATS too
 ";
 
 fn main() -> ExitCode {

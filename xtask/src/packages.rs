@@ -5,19 +5,27 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use headwater_servers::brokers::{Nats, RabbitMq};
 use headwater_servers::{Programs, User, find_program, output_of};
 
 use crate::is_ci;
 use crate::process::{cargo, say};
 
-/// Runs as root. Debian's server package would otherwise create a cluster and start it: tests start their own server,
-/// and whether one runs on the standard port is up to the developer. The setting is removed afterwards.
+/// Runs as root. Debian's packages would otherwise create a database cluster and start servers (PostgreSQL, RabbitMQ with epmd, NATS): tests
+/// start their own, and whether one runs on a standard port is up to the developer. The settings are removed afterwards.
 const INSTALL_SCRIPT: &str = r#"
 set -eu
 settings=/etc/postgresql-common/createcluster.d
 mkdir -p "$settings"
 printf 'create_main_cluster = false\n' >"$settings/headwater-install.conf"
-trap 'rm -f "$settings/headwater-install.conf"; rmdir "$settings" 2>/dev/null || true' EXIT
+policy=/usr/sbin/policy-rc.d
+own=
+if [ ! -e "$policy" ]; then
+    own=$policy
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+trap 'rm -f "$settings/headwater-install.conf" $own; rmdir "$settings" 2>/dev/null || true' EXIT
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
 apt-get install --yes --no-install-recommends "$@"
@@ -32,6 +40,24 @@ pub(crate) enum Need {
     PostgresClient,
     /// The `sqlite3` shell.
     Sqlite,
+    /// `promtool`, which checks alert rules.
+    Promtool,
+    /// Python with virtual environments.
+    Python,
+    /// Node.
+    Node,
+    /// Its package manager.
+    Npm,
+    /// `java`, which runs Kafka.
+    Java,
+    /// `mvn`, which fetches Kafka.
+    Maven,
+    /// The RabbitMQ server.
+    RabbitMq,
+    /// Erlang's port mapper, which a RabbitMQ server needs.
+    Epmd,
+    /// The NATS server.
+    Nats,
 }
 
 impl Need {
@@ -40,6 +66,15 @@ impl Need {
             Self::PostgresServer => "postgresql",
             Self::PostgresClient => "postgresql-client",
             Self::Sqlite => "sqlite3",
+            Self::Promtool => "prometheus",
+            Self::Python => "python3-venv",
+            Self::Node => "nodejs",
+            Self::Npm => "npm",
+            Self::Java => "default-jre-headless",
+            Self::Maven => "maven",
+            Self::RabbitMq => "rabbitmq-server",
+            Self::Epmd => "erlang-base",
+            Self::Nats => "nats-server",
         }
     }
 
@@ -48,6 +83,15 @@ impl Need {
             Self::PostgresServer => Programs::find().is_ok(),
             Self::PostgresClient => find_program("psql").is_some(),
             Self::Sqlite => find_program("sqlite3").is_some(),
+            Self::Promtool => find_program("promtool").is_some(),
+            Self::Python => output_of(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok(),
+            Self::Node => find_program("node").is_some(),
+            Self::Npm => find_program("npm").is_some(),
+            Self::Java => find_program("java").is_some(),
+            Self::Maven => find_program("mvn").is_some(),
+            Self::RabbitMq => RabbitMq::find().is_ok(),
+            Self::Epmd => find_program("epmd").is_some(),
+            Self::Nats => Nats::find().is_ok(),
         }
     }
 }
@@ -81,8 +125,10 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
         bail!("installing {} failed ({status})", packages.join(" "));
     }
     if let Some(still) = missing.iter().find(|need| !need.is_met()) {
-        // Returns the reason: a distribution may offer a server that is too old.
-        Programs::find()?;
+        if *still == Need::PostgresServer {
+            // Returns the reason: a distribution may offer a server that is too old.
+            Programs::find()?;
+        }
         bail!("package {} was installed, but its programs are not found", still.package());
     }
     Ok(())

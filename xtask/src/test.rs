@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use headwater_servers::find_program;
 
+use crate::brokers::Brokers;
 use crate::interrupt::Interrupt;
+use crate::languages::{self, LANGUAGES_VARIABLE};
 use crate::packages::{self, Need};
 use crate::process::{self, cargo, say};
 use crate::services::{self, Durability, POSTGRES_VARIABLE};
@@ -134,29 +136,67 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         say("without PostgreSQL, `cargo xtask test --sqlite-only` tests only the embedded engine");
         return Ok(steps.finish());
     }
+    let mut brokers = start_brokers(root, &mut steps)?;
+    let mut drivers = None;
+    if !options.sqlite_only {
+        steps.take("drivers of other languages", || {
+            drivers = Some(languages::ensure(root)?);
+            Ok(true)
+        })?;
+    }
     if find_program(NEXTEST).is_none() {
         // Tests run them. For targets selected by kind, `cargo test` builds tests instead of programs.
         let examples = cargo(root, &["build", "--workspace", "--all-features", "--examples"]);
         steps.take("examples", || succeeds(examples, None, interrupt))?;
     }
-    steps.take("tests", || succeeds(runner(root, options), url.as_deref(), interrupt))?;
+    wait_for_brokers(&mut brokers, &mut steps)?;
+    let mut tests = runner(root, options);
+    tests.envs(brokers.environment());
+    if let Some(drivers) = drivers {
+        tests.env(LANGUAGES_VARIABLE, drivers);
+    }
+    steps.take("tests", || succeeds(tests, url.as_deref(), interrupt))?;
     if !options.tests_only {
         let doc_tests = cargo(root, &["test", "--workspace", "--all-features", "--doc"]);
         steps.take("doc tests", || succeeds(doc_tests, url.as_deref(), interrupt))?;
     }
-    if server.is_some() {
-        steps.take("stop services", || {
-            drop(server.take());
-            Ok(true)
-        })?;
-    }
+    steps.take("stop services", || {
+        drop(brokers);
+        drop(server.take());
+        Ok(true)
+    })?;
     Ok(steps.finish())
 }
 
+/// They become ready while tests are compiled. With CI=true a missing one fails the run; else its tests are left out.
+fn start_brokers(root: &Path, steps: &mut Steps<'_>) -> Result<Brokers> {
+    let mut brokers = Brokers::default();
+    steps.take("brokers", || {
+        brokers = Brokers::start(root)?;
+        Ok(true)
+    })?;
+    Ok(brokers)
+}
+
+fn wait_for_brokers(brokers: &mut Brokers, steps: &mut Steps<'_>) -> Result<()> {
+    let interrupt = steps.interrupt;
+    steps.take("wait for brokers", || {
+        brokers.wait(interrupt)?;
+        let reasons = brokers.missing.iter();
+        reasons.for_each(|reason| say(&format!("cannot be started: {reason}")));
+        Ok(brokers.missing.is_empty() || !is_ci())
+    })?;
+    for reason in &brokers.missing {
+        let name = reason.split(':').next().unwrap_or_default();
+        steps.leave_out(&format!("tests that need {name}, which cannot be started: NOT tested"));
+    }
+    Ok(())
+}
+
 fn needs(sqlite_only: bool, must_start: bool) -> Vec<Need> {
-    let mut needs = vec![Need::Sqlite];
+    let mut needs = vec![Need::Sqlite, Need::Promtool, Need::Python];
     if !sqlite_only {
-        needs.push(Need::PostgresClient);
+        needs.extend([Need::PostgresClient, Need::Node, Need::Npm]);
     }
     if must_start {
         needs.push(Need::PostgresServer);
@@ -251,8 +291,8 @@ mod tests {
 
     #[test]
     fn given_server_needs_no_server_package() {
-        assert_eq!(needs(false, false), [Need::Sqlite, Need::PostgresClient]);
-        assert_eq!(needs(true, false), [Need::Sqlite]);
+        assert!(!needs(false, false).contains(&Need::PostgresServer));
+        assert_eq!(needs(true, false), [Need::Sqlite, Need::Promtool, Need::Python]);
         assert!(needs(false, true).contains(&Need::PostgresServer));
     }
 }

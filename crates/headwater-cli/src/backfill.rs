@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, GroupArgs, Output};
 use crate::human;
-use crate::output::{Fields, Rows, in_short, print_objects};
+use crate::output::{Fields, Rows, in_short, note, print_objects};
 use crate::progress::{POLL_EVERY, Shown};
 
 pub(crate) async fn run(global: &Global, command: &BackfillCommand) -> Result<ExitCode> {
@@ -26,7 +26,12 @@ async fn act(global: &Global, headwater: &Headwater, command: &BackfillCommand) 
         BackfillCommand::List(args) => return list(global, headwater, args).await,
         BackfillCommand::Watch(args) => return watch(global, headwater, args).await,
         BackfillCommand::Start(args) => {
-            let limits = BackfillLimits { messages_max: args.messages_max, rate_max: args.rate_max };
+            let limits = BackfillLimits {
+                messages_max: args.messages_max,
+                rate_max: args.rate_max,
+                batch_max: args.batch_max,
+                target_latency: args.target_latency,
+            };
             headwater.groups(&args.of.topic).start_backfill(&args.of.group, &limits).await?
         }
         BackfillCommand::Cancel(args) => headwater.groups(&args.topic).cancel_backfill(&args.group).await?,
@@ -53,10 +58,10 @@ async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs)
     if args.run && headwater.topics().get(topic).await?.settings.tracking == Tracking::OffsetWatermark {
         headwater.groups(topic).get(group).await?;
         let as_it_is = find(headwater, &args.of).await?;
-        eprintln!(
+        note(format_args!(
             "nothing to do: topic {topic} is in offset_watermark, where group {group} consumes from its cursor and \
              needs no backfill"
-        );
+        ));
         print(global, as_it_is.as_slice())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -136,6 +141,14 @@ async fn find(headwater: &Headwater, of: &GroupArgs) -> Result<Option<Backfill>>
 }
 
 fn print(global: &Global, backfills: &[Backfill]) -> Result<()> {
+    for Backfill { topic, group, total, left_out, .. } in backfills.iter().filter(|one| one.left_out > 0) {
+        note(format_args!(
+            "note: the backfill of topic {topic}, group {group} reached its limit: it covers {} messages, {} older ones \
+             are left out; `headwater backfill start --messages-max` covers more",
+            human::count(*total),
+            human::count(*left_out)
+        ));
+    }
     if global.output == Output::Json {
         return print_objects(backfills.iter().map(|backfill| fields_of(backfill).object()));
     }
@@ -148,6 +161,7 @@ fn print(global: &Global, backfills: &[Backfill]) -> Result<()> {
         "checkpoint",
         "rate",
         "left",
+        "left_out",
         "started",
         "error",
     ]);
@@ -161,6 +175,7 @@ fn print(global: &Global, backfills: &[Backfill]) -> Result<()> {
             json!(backfill.checkpoint.0),
             json!(human::rate(backfill.rate)),
             json!(backfill.remaining().map(human::duration)),
+            json!(backfill.left_out),
             json!(backfill.created_at),
             json!(backfill.error.as_deref().map(in_short)),
         ]);
@@ -182,7 +197,10 @@ fn fields_of(backfill: &Backfill) -> Fields {
     fields.push("progressed_at", json!(backfill.progressed_at));
     fields.push("rate", json!(backfill.rate));
     fields.push("rate_max", json!(backfill.rate_max));
+    fields.push("batch_max", json!(backfill.batch_max));
+    fields.push("target_latency_ms", json!(backfill.target_latency.map(human::ms)));
     fields.push("remaining_ms", json!(backfill.remaining().map(human::ms)));
+    fields.push("left_out", json!(backfill.left_out));
     fields.push("error", json!(backfill.error));
     fields
 }

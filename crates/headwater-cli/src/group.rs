@@ -1,7 +1,6 @@
 //! `headwater group`.
 
 mod change;
-mod confirm;
 mod health;
 mod inspect;
 mod remove;
@@ -12,6 +11,7 @@ use anyhow::Result;
 use headwater::{ErrorKind, Headwater};
 
 use crate::args::{Global, GroupCommand};
+use crate::confirm;
 use crate::output::with_hint;
 
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {

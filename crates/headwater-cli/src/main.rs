@@ -3,42 +3,60 @@
 mod args;
 mod audit;
 mod backfill;
+mod bridge;
+mod confirm;
 mod consume;
+mod context;
+mod cron;
 mod dead_letter;
 mod demo;
 mod doctor;
+mod documents;
 mod group;
 mod human;
+mod json_line;
+mod logging;
 mod maintain;
+mod message;
 mod migrate;
+mod outbox;
 mod output;
+mod parked;
+mod peek;
+mod process;
 mod progress;
 mod publish;
+mod reader;
+mod relay;
+mod scheduled;
 mod stop;
+mod suggest;
 mod topic;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{ArgMatches, FromArgMatches};
 
 use args::{Args, Command};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = Args::parse();
-    // Logs go to stderr, from warnings on. The demo causes itself what the warnings are about, and shows it.
-    let level = if matches!(args.command, Command::Demo(_)) { "error" } else { "warn" };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match run(args).await {
+    let given = args::matches();
+    let mut args = Args::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
+    if args.global.quiet {
+        output::be_quiet();
+    }
+    match run(&mut args, &given).await {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
+            let meant = suggest::meant(&args.global, args::leaf(&given), &error).await;
             // If stderr is closed, the exit code still reports the failure.
-            let _ = writeln!(std::io::stderr(), "error: {}", output::explain(&error));
+            let _ = writeln!(std::io::stderr(), "error: {}{meant}", output::explain(&error));
             // An invalid value has the same exit code whether the command or the library refuses it.
             let is_wrong = error.is::<output::Usage>()
                 || output::kind(&error) == Some(headwater::ErrorKind::InvalidInput);
@@ -47,18 +65,42 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(args: Args) -> Result<ExitCode> {
+async fn run(args: &mut Args, given: &ArgMatches) -> Result<ExitCode> {
+    // The demo causes itself what the warnings are about, and shows it.
+    logging::start(&args.global, if matches!(args.command, Command::Demo(_)) { "error" } else { "warn" })?;
+    context::apply(args, given)?;
+    context::confirm(args, given)?;
+    match args::leaf(given).try_get_one::<Duration>(args::WATCH) {
+        Ok(Some(every)) => watch::repeat(args, *every).await,
+        _ => act(args).await,
+    }
+}
+
+/// Does what the command says, once.
+async fn act(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Topic(command) => topic::run(&args.global, command).await,
         Command::Publish(command) => publish::run(&args.global, command).await,
         Command::Consume(command) => consume::run(&args.global, command).await,
+        Command::Peek(command) => peek::run(&args.global, command).await,
         Command::Group(command) => group::run(&args.global, command).await,
         Command::DeadLetter(command) => dead_letter::run(&args.global, command).await,
+        Command::Outbox(command) => outbox::run(&args.global, command).await,
+        Command::Parked(command) => parked::run(&args.global, command).await,
+        Command::Relay(command) => relay::run(&args.global, command).await,
+        Command::Bridge(command) => bridge::run(&args.global, command).await,
+        Command::Scheduled(command) => scheduled::run(&args.global, command).await,
+        Command::Message(command) => message::run(&args.global, command).await,
+        Command::Process(command) => process::run(&args.global, command).await,
+        Command::Cron(command) => cron::run(&args.global, command).await,
         Command::Migrate(command) => migrate::run(&args.global, command).await,
         Command::Backfill(command) => backfill::run(&args.global, command).await,
         Command::Maintain(command) => maintain::run(&args.global, command).await,
         Command::Audit(command) => audit::run(&args.global, command).await,
         Command::Doctor => doctor::run(&args.global).await,
+        Command::Context(command) => context::run(&args.global, command),
+        Command::Completions(command) => documents::completions(command),
+        Command::Man(command) => documents::man(command),
         Command::Demo(command) => demo::run(&args.global, command).await,
         Command::DemoWorker(command) => demo::worker::run(command).await,
     }

@@ -4,28 +4,34 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use headwater::Headwater;
-use headwater::maintenance::Job;
+use headwater::maintenance::{Job, MaintenanceSettings};
 use serde_json::json;
 
 use crate::args::{Global, MaintainArgs, Output};
 use crate::human;
-use crate::output::{Rows, in_short};
+use crate::output::{Rows, in_short, note};
 use crate::stop::Stop;
 
 pub(crate) async fn run(global: &Global, args: &MaintainArgs) -> Result<ExitCode> {
+    let settings = args.settings()?;
     let headwater = global.open(global.options()).await?;
     let done = match args {
         MaintainArgs { status: true, .. } => status(global, &headwater).await,
-        MaintainArgs { watch: true, .. } => watch(&headwater, args).await,
-        _ => once(global, &headwater, args).await,
+        MaintainArgs { watch: true, .. } => watch(&headwater, settings).await,
+        _ => once(global, &headwater, args, settings).await,
     };
     headwater.close().await?;
     done
 }
 
-async fn once(global: &Global, headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {
+async fn once(
+    global: &Global,
+    headwater: &Headwater,
+    args: &MaintainArgs,
+    settings: MaintenanceSettings,
+) -> Result<ExitCode> {
     let jobs = if args.only.is_empty() { &Job::ALL[..] } else { &args.only };
-    let runs = headwater.maintenance().preset(args.preset).run_once(jobs).await?;
+    let runs = headwater.maintenance().settings(settings).run_once(jobs).await?;
     let mut rows = Rows::new(match global.output {
         Output::Table => &["job", "rows", "backlog", "took", "error"],
         Output::Json => &["job", "rows", "backlog", "duration_ms", "error"],
@@ -45,10 +51,10 @@ async fn once(global: &Global, headwater: &Headwater, args: &MaintainArgs) -> Re
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn watch(headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {
+async fn watch(headwater: &Headwater, settings: MaintenanceSettings) -> Result<ExitCode> {
     let mut stop = Stop::on_signals("stopping after the current jobs; again to stop at once")?;
-    let maintaining = headwater.maintenance().preset(args.preset).start();
-    eprintln!("maintenance started: runs jobs while this process is elected, until SIGTERM or SIGINT");
+    let maintaining = headwater.maintenance().settings(settings).start();
+    note("maintenance started: runs jobs while this process is elected, until SIGTERM or SIGINT");
     stop.asked().await;
     maintaining.stop().await;
     Ok(ExitCode::SUCCESS)

@@ -12,7 +12,7 @@ use crate::output::Fields;
 
 pub(crate) async fn run(global: &Global, args: &MigrateArgs) -> Result<ExitCode> {
     match StoreUrl::parse(&global.store, global.namespace.as_deref())? {
-        StoreUrl::Postgres { url, namespace } => postgres(global, args, &url, &namespace).await?,
+        StoreUrl::Postgres { url, namespace, .. } => postgres(global, args, &url, &namespace).await?,
         StoreUrl::Sqlite(path) => sqlite(global, args, &path).await?,
     }
     Ok(ExitCode::SUCCESS)
@@ -22,8 +22,9 @@ async fn postgres(global: &Global, args: &MigrateArgs, url: &str, namespace: &Na
     let options = global.options();
     let name = format!("namespace {namespace}");
     if args.status {
-        let found = store::postgres::version(url, namespace, &options).await?;
-        let missing = format!("{name} does not exist; it is created on first use, or by `headwater migrate`");
+        // Also on a standby.
+        let found = store::postgres::version(url, namespace, &options.read_only(true)).await?;
+        let missing = format!("{name} does not exist; `headwater migrate` or `headwater publish` creates it");
         let version = found.map(|found| i64::from(found.tables));
         let is_current = found.is_none_or(|found| found.is_current);
         return status(global, &name, version, store::postgres::newest().into(), is_current, &missing);
@@ -44,7 +45,7 @@ async fn sqlite(global: &Global, args: &MigrateArgs, path: &SqlitePath) -> Resul
         let missing = if exists {
             format!("{name} holds no store; `headwater migrate --adopt` installs one into it")
         } else {
-            format!("no store at {name}; `headwater publish` or `headwater topic create` creates one")
+            format!("no store at {name}; `headwater migrate` or `headwater publish` creates it")
         };
         return status(global, &name, before, store::sqlite::newest(), true, &missing);
     }

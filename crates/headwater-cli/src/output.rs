@@ -1,58 +1,55 @@
 //! Printing: tables for people, one JSON object per line for programs; data on stdout, the rest on stderr.
 
+mod table;
+
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
 use crate::args::Output;
 
+pub(crate) use table::Rows;
+
 /// How much of an error's first line a table shows.
 const ERROR_CHARS_MAX: usize = 60;
 
-/// Rows of named columns.
-pub(crate) struct Rows {
-    columns: &'static [&'static str],
-    rows: Vec<Vec<Value>>,
+/// Whether notes are left out.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// Whether the next table replaces what the terminal shows.
+static CLEARS: AtomicBool = AtomicBool::new(false);
+
+/// From now on no notes are printed.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
 }
 
-impl Rows {
-    pub(crate) fn new(columns: &'static [&'static str]) -> Self {
-        Rows { columns, rows: Vec::new() }
-    }
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
 
-    pub(crate) fn push(&mut self, row: Vec<Value>) {
-        assert_eq!(row.len(), self.columns.len(), "a value for each column");
-        self.rows.push(row);
+/// A remark for a person, on stderr; `--quiet` leaves it out.
+pub(crate) fn note(text: impl Display) {
+    if !is_quiet() {
+        // Not `eprintln!`: it panics when the other end of stderr is closed.
+        let _ = writeln!(std::io::stderr(), "{text}");
     }
+}
 
-    pub(crate) fn print(&self, output: Output) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        match output {
-            Output::Json => {
-                for row in &self.rows {
-                    let object: serde_json::Map<String, Value> = self
-                        .columns
-                        .iter()
-                        .map(|column| (*column).to_owned())
-                        .zip(row.iter().cloned())
-                        .collect();
-                    writeln!(out, "{}", Value::Object(object))?;
-                }
-            }
-            Output::Table => {
-                let mut table = Table::new();
-                table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(self.columns.iter());
-                for row in &self.rows {
-                    table.add_row(row.iter().map(plain));
-                }
-                writeln!(out, "{table}")?;
-            }
-        }
-        Ok(out.flush()?)
+/// The next table replaces what the terminal shows, in one write: no flicker.
+pub(crate) fn clear_before_next() {
+    CLEARS.store(true, Ordering::Relaxed);
+}
+
+fn begin_screen(out: &mut impl Write) -> std::io::Result<()> {
+    if CLEARS.swap(false, Ordering::Relaxed) {
+        // To the upper left corner, and erase from there.
+        out.write_all(b"\x1b[H\x1b[J")?;
     }
+    Ok(())
 }
 
 /// One object with many fields: one field per line for people, one JSON object for programs.
@@ -61,23 +58,36 @@ pub(crate) struct Fields(Vec<Field>);
 
 struct Field {
     name: Cow<'static, str>,
-    value: Value,
-    /// The text for people, if it differs from the value.
+    /// The value for programs; `None` if the field is for people only.
+    value: Option<Value>,
+    /// The text for people; `None` if the field is for programs only.
     said: Option<String>,
 }
 
 impl Fields {
     pub(crate) fn push(&mut self, name: impl Into<Cow<'static, str>>, value: Value) {
-        self.0.push(Field { name: name.into(), value, said: None });
+        let said = plain(&value);
+        self.said(name, value, said);
     }
 
     /// A field whose text for people differs from its value for programs.
     pub(crate) fn said(&mut self, name: impl Into<Cow<'static, str>>, value: Value, said: impl Into<String>) {
-        self.0.push(Field { name: name.into(), value, said: Some(said.into()) });
+        self.0.push(Field { name: name.into(), value: Some(value), said: Some(said.into()) });
+    }
+
+    /// A field for people only.
+    pub(crate) fn for_people(&mut self, name: &'static str, said: impl Into<String>) {
+        self.0.push(Field { name: name.into(), value: None, said: Some(said.into()) });
+    }
+
+    /// A field for programs only.
+    pub(crate) fn for_programs(&mut self, name: &'static str, value: Value) {
+        self.0.push(Field { name: name.into(), value: Some(value), said: None });
     }
 
     pub(crate) fn object(self) -> Value {
-        self.0.into_iter().map(|field| (field.name.into_owned(), field.value)).collect()
+        let fields = self.0.into_iter();
+        fields.filter_map(|field| Some((field.name.into_owned(), field.value?))).collect()
     }
 
     pub(crate) fn print(self, output: Output) -> Result<()> {
@@ -87,10 +97,10 @@ impl Fields {
             Output::Table => {
                 // `lease 30s` for people, `lease_ms 30000` for programs.
                 let label = |field: &Field| field.name.trim_end_matches("_ms").to_owned();
-                let width = self.0.iter().map(|field| label(field).len()).max().unwrap_or(0);
-                for field in self.0 {
-                    let said = field.said.clone().unwrap_or_else(|| plain(&field.value));
-                    writeln!(out, "{:<width$}  {said}", label(&field))?;
+                let shown = || self.0.iter().filter_map(|field| Some((label(field), field.said.as_deref()?)));
+                let width = shown().map(|(label, _)| label.len()).max().unwrap_or(0);
+                for (label, said) in shown() {
+                    writeln!(out, "{}", format!("{label:<width$}  {said}").trim_end())?;
                 }
             }
         }

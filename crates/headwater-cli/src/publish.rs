@@ -5,33 +5,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use headwater::store::StoreUrl;
-use headwater::{NewMessage, OpenOptions, Producer, Published};
-use serde::Deserialize;
+use headwater::{ErrorKind, NewMessage, OpenOptions, Producer, Published};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Split, Stdin};
-use uuid::Uuid;
 
 use crate::args::{Global, Output, PublishArgs};
+use crate::json_line;
+use crate::output::{kind, note};
+use crate::progress::Counted;
 
 /// Lines of stdin published together; a smaller batch is published when no further line is available at once.
 const BATCH_MESSAGES: usize = 1_000;
-
-/// One line of `--json-lines`. An unknown field is refused: it would be lost.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    payload: serde_json::Value,
-    message_id: Option<Uuid>,
-    key: Option<String>,
-    #[serde(rename = "type")]
-    message_type: Option<String>,
-    content_type: Option<String>,
-    #[serde(default)]
-    headers: headwater::Headers,
-    correlation_id: Option<String>,
-    dedup_key: Option<String>,
-    deliver_at: Option<jiff::Timestamp>,
-}
 
 pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode> {
     let headwater = global.create(options(global, args)?).await?;
@@ -103,29 +87,44 @@ impl Out {
 /// Publishes stdin line by line in batches. A bad line stops it and is reported; the lines before it are published.
 async fn send_lines(out: &mut Out, args: &PublishArgs, producer: &Producer) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
-    let (mut number, mut count) = (0_u64, 0_usize);
+    let mut count = 0;
+    let mut progress = Counted::new("published");
     loop {
-        let (batch, stop) = read_batch(args, &mut lines, &mut number).await;
-        let done = batch.is_empty();
-        count += batch.len();
-        if !done {
-            send(out, producer, batch).await?;
+        let (batch, stop) = read_batch(args, &mut lines).await;
+        let (size, done) = (batch.len() as u64, batch.is_empty());
+        if !done && let Err(error) = send(out, producer, batch).await {
+            // A batch is all or nothing, unless the answer of the store was lost.
+            let rest = match kind(&error) {
+                Some(ErrorKind::CommitUnknown) => format!("up to line {} it is unknown", count + size),
+                _ => "nothing after it".into(),
+            };
+            note(format_args!("published {} before line {}; {rest}", messages(count), count + 1));
+            return Err(error);
         }
-        stop?;
+        count += size;
+        progress.at(count);
+        if let Err(error) = stop {
+            let bad = count + 1;
+            note(format_args!("published {} before line {bad}; nothing after it", messages(count)));
+            return Err(error.context(format!("line {bad} of stdin")));
+        }
         if done {
-            let messages = if count == 1 { "message" } else { "messages" };
-            // Stderr may be the same closed pipe.
-            let _ = writeln!(std::io::stderr(), "published {count} {messages} to {}", args.topic);
+            drop(progress);
+            note(format_args!("published {} to {}", messages(count), args.topic));
             return Ok(());
         }
     }
 }
 
-/// Reads the available lines: waits for the first line only. The second value is why a batch ended early.
+fn messages(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "message" } else { "messages" })
+}
+
+/// Reads the available lines: waits for the first line only. The second value is
+/// why a batch ended early: its next line is bad.
 async fn read_batch(
     args: &PublishArgs,
     lines: &mut Split<BufReader<Stdin>>,
-    number: &mut u64,
 ) -> (Vec<NewMessage>, Result<()>) {
     let mut batch = Vec::new();
     while batch.len() < BATCH_MESSAGES {
@@ -138,10 +137,9 @@ async fn read_batch(
                 Err(_) => break,
             }
         };
-        *number += 1;
         let message = match line {
             Ok(None) => break,
-            Ok(Some(line)) => parse(args, line).with_context(|| format!("line {number} of stdin")),
+            Ok(Some(line)) => parse(args, line),
             Err(error) => Err(error).context("reading stdin"),
         };
         match message {
@@ -157,30 +155,15 @@ fn parse(args: &PublishArgs, mut line: Vec<u8>) -> Result<NewMessage> {
     if line.last() == Some(&b'\r') {
         line.pop();
     }
-    let message = if args.json_lines { from_json(args, &line)? } else { message(args, line) };
+    let message = match args.json_lines {
+        true => json_line::parse(&line, &default(args))?,
+        false => message(args, line),
+    };
     message.validate()?;
     Ok(message)
 }
 
-fn from_json(args: &PublishArgs, line: &[u8]) -> Result<NewMessage> {
-    let line: Line = serde_json::from_slice(line)?;
-    // A string is sent as its text, anything else as JSON.
-    let (payload, detected) = match &line.payload {
-        serde_json::Value::String(text) => (text.clone().into_bytes(), "text/plain"),
-        other => (serde_json::to_vec(other)?, "application/json"),
-    };
-    let mut message = message(args, payload);
-    message.content_type = line.content_type.or(args.content_type.clone()).or(Some(detected.into()));
-    message.message_id = line.message_id;
-    message.key = line.key.or(message.key);
-    message.message_type = line.message_type.or(message.message_type);
-    message.correlation_id = line.correlation_id.or(message.correlation_id);
-    message.dedup_key = line.dedup_key.or(message.dedup_key);
-    message.deliver_at = line.deliver_at.or(message.deliver_at);
-    message.headers.extend(line.headers);
-    Ok(message)
-}
-
+/// A message of these bytes; the content type is detected if none is given.
 fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
     let detected = || {
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&payload).is_ok();
@@ -196,15 +179,22 @@ fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
             .into(),
         )
     };
+    let default = default(args);
+    let content_type = default.content_type.or_else(detected);
+    NewMessage { payload: payload.into(), content_type, ..default }
+}
+
+/// What the options say of every message.
+fn default(args: &PublishArgs) -> NewMessage {
     NewMessage {
-        content_type: args.content_type.clone().or_else(detected),
+        content_type: args.content_type.clone(),
         key: args.key.clone(),
         message_type: args.message_type.clone(),
         headers: args.headers.iter().cloned().collect(),
         correlation_id: args.correlation_id.clone(),
         dedup_key: args.dedup_key.clone(),
         deliver_at: args.delay.map(|delay| jiff::Timestamp::now() + delay),
-        ..NewMessage::new(payload)
+        ..NewMessage::default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! `headwater topic`.
 
+mod remove;
 mod settings;
 
 use std::process::ExitCode;
@@ -10,9 +11,10 @@ use headwater::store::{Progress, Topic, TopicStatus};
 use headwater::{Headwater, TopicSettings};
 use serde_json::{Value, json};
 
-use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
+use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs, TopicListArgs};
+use crate::confirm;
 use crate::human;
-use crate::output::{Fields, Rows, Usage, print_objects};
+use crate::output::{Fields, Rows, Usage, note, print_objects};
 use crate::progress::{POLL_EVERY, Shown};
 
 pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitCode> {
@@ -22,6 +24,12 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
     {
         return Err(Usage("name a setting to change; see `headwater topic alter --help`".into()).into());
     }
+    // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
+    match command {
+        TopicCommand::Delete(args) => confirm::needs_a_word("topic delete", args.meant)?,
+        TopicCommand::Purge(args) => confirm::needs_a_word("topic purge", args.meant)?,
+        _ => {}
+    }
     let headwater = match command {
         TopicCommand::Create(_) => global.create(global.options()).await?,
         _ => global.open(global.options()).await?,
@@ -30,7 +38,9 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
         TopicCommand::Create(args) => create(global, &headwater, args).await,
         TopicCommand::Alter(args) => alter(global, &headwater, args).await,
         TopicCommand::Show(args) => show(global, &headwater, &args.name).await,
-        TopicCommand::List => list(global, &headwater).await,
+        TopicCommand::List(args) => list(global, &headwater, args).await,
+        TopicCommand::Delete(args) => remove::delete(global, &headwater, args).await,
+        TopicCommand::Purge(args) => remove::purge(global, &headwater, args).await,
         TopicCommand::AutoCreate(args) => {
             let set = headwater.topics().set_auto_create(args.setting == Switch::On).await;
             set.map_err(anyhow::Error::from)
@@ -62,6 +72,7 @@ async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) 
 async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) -> Result<()> {
     let (topics, name) = (headwater.topics(), &args.name);
     let mut topic = topics.get(name).await?;
+    let before = topic.settings.clone();
     if !settings::names_nothing(&args.settings) {
         let settings = settings::changed(&topic.settings, &args.settings)?;
         topic = topics.alter(name, &settings).await?;
@@ -69,9 +80,39 @@ async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) ->
     if args.wait {
         wait_for_tracking(headwater, name).await?;
     } else if topics.status(name).await?.tracking_change.is_some() {
-        eprintln!("the change of tracking is under way; see `headwater topic show {name}`, or add --wait");
+        note(format_args!(
+            "the change of tracking is under way; see `headwater topic show {name}`, or add --wait"
+        ));
     }
-    print_topic(global, &topic)
+    print_altered(global, &before, &topic)
+}
+
+/// What was changed, for people; everything, and the names of what was changed, for programs.
+fn print_altered(global: &Global, before: &TopicSettings, topic: &Topic) -> Result<()> {
+    note_forever(topic);
+    let now = topic.settings.described();
+    let changed: Vec<_> =
+        before.described().into_iter().zip(now).filter(|((_, was, _), (_, is, _))| was != is).collect();
+    if global.output == Output::Json {
+        let mut fields = all_fields(topic);
+        let names = changed.iter().map(|((name, ..), _)| name).collect::<Vec<_>>();
+        fields.for_programs("changed", json!(names));
+        return fields.print(global.output);
+    }
+    if changed.is_empty() {
+        note(format_args!("topic {} has these settings already; nothing was changed", topic.name.as_str()));
+        return Ok(());
+    }
+    let mut rows = Rows::new(&["topic", "setting", "before", "now"]);
+    for ((name, _, was), (_, _, is)) in changed {
+        rows.push(vec![
+            json!(topic.name.as_str()),
+            json!(name.trim_end_matches("_ms")),
+            json!(was),
+            json!(is),
+        ]);
+    }
+    rows.print(global.output)
 }
 
 /// Does the work of a tracking change and shows its progress until it is complete. Other processes may do it too: each
@@ -110,20 +151,29 @@ async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
+/// A retention that reads as endless and is not.
+fn note_forever(topic: &Topic) {
     if topic.settings.message_retention.is_none()
         && let Some(max) = topic.settings.max_retention
     {
         let max = human::duration(max);
-        eprintln!(
+        note(format_args!(
             "note: forever means until max_retention, {max}; `--max-retention none` keeps every message"
-        );
+        ));
     }
+}
+
+fn all_fields(topic: &Topic) -> Fields {
+    let mut fields = Fields::default();
+    fields.push("topic", json!(topic.name.as_str()));
+    settings::push(&mut fields, &topic.settings);
+    fields
+}
+
+fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
+    note_forever(topic);
     if global.output == Output::Json {
-        let mut fields = Fields::default();
-        fields.push("topic", json!(topic.name.as_str()));
-        settings::push(&mut fields, &topic.settings);
-        return fields.print(global.output);
+        return all_fields(topic).print(global.output);
     }
     let settings = &topic.settings;
     let mut rows =
@@ -147,11 +197,15 @@ async fn show(global: &Global, headwater: &Headwater, name: &str) -> Result<()> 
 /// Advances the heads: on PostgreSQL a topic without consumers may have a head older than its last messages.
 pub(crate) async fn look_for_the_end(headwater: &Headwater) {
     if let Err(error) = headwater.topics().advance_heads().await {
-        eprintln!("figures may be too low: the heads of topics could not be advanced: {error}");
+        note(format_args!("figures may be too low: the heads of topics could not be advanced: {error}"));
     }
 }
 
-async fn list(global: &Global, headwater: &Headwater) -> Result<()> {
+/// Columns of the list that fit into 80 characters.
+const LISTED: [&str; 8] =
+    ["topic", "semantics", "ordering", "groups", "head", "watermark", "kept", "at_most"];
+
+async fn list(global: &Global, headwater: &Headwater, args: &TopicListArgs) -> Result<()> {
     let topics = headwater.topics().list().await?;
     if global.output == Output::Json {
         return print_objects(topics.iter().map(|status| fields_of(status).object()));
@@ -171,6 +225,7 @@ async fn list(global: &Global, headwater: &Headwater) -> Result<()> {
         "kept",
         "at_most",
     ]);
+    rows = if args.wide { rows.wide() } else { rows.showing(&LISTED) };
     for status in topics {
         let settings = &status.topic.settings;
         rows.push(vec![
@@ -203,6 +258,10 @@ fn fields_of(status: &TopicStatus) -> Fields {
     fields.push("scheduled", json!(status.scheduled));
     fields.push("gaps", json!(status.gaps));
     fields.push("subscriptions", json!(status.subscriptions));
+    fields.push("counting", json!(status.counting));
+    let issues: Vec<&str> = status.health_issues().iter().map(|issue| issue.as_str()).collect();
+    let words = if issues.is_empty() { "healthy".to_owned() } else { issues.join(", ") };
+    fields.said("health_issues", json!(issues), words);
     let (change, text) = match status.tracking_change {
         Some(Progress { done, total }) => (
             json!({ "done": done, "total": total }),

@@ -2,7 +2,8 @@
 
 pub(crate) mod engine;
 pub(crate) mod measure;
-mod peers;
+mod outbox;
+pub(crate) mod peers;
 mod postgres;
 pub(crate) mod report;
 mod sqlite;
@@ -62,22 +63,39 @@ enum Work {
     PgPublish,
     PgSend,
     PgConsume,
+    PgSql,
     PgGroups,
     PgWal,
     PgLoad,
     PgLatency,
     PgIdle,
+    PgOutbox,
     SqlitePublish,
     SqliteSend,
     SqliteConsume,
     SqliteLatency,
     SqliteIdle,
+    SqliteOutbox,
 }
 
 impl Work {
     fn is_postgres(self) -> bool {
-        use Work::{PgConsume, PgGroups, PgIdle, PgLatency, PgLoad, PgPublish, PgSend, PgWal};
-        matches!(self, PgPublish | PgSend | PgConsume | PgGroups | PgWal | PgLoad | PgLatency | PgIdle)
+        use Work::{
+            PgConsume, PgGroups, PgIdle, PgLatency, PgLoad, PgOutbox, PgPublish, PgSend, PgSql, PgWal,
+        };
+        matches!(
+            self,
+            PgPublish
+                | PgSend
+                | PgConsume
+                | PgSql
+                | PgGroups
+                | PgWal
+                | PgLoad
+                | PgLatency
+                | PgIdle
+                | PgOutbox
+        )
     }
 }
 

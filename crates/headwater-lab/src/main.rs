@@ -1,5 +1,5 @@
 //! The lab: benchmarks beside peers in one run, the soak that counts every message, checks of running consumers, the
-//! readiness of fan-out, what chaos must not break, and what neighbours must not slow down.
+//! readiness of fan-out, what chaos must not break, what neighbours must not slow down, and relays to real brokers.
 
 mod bench;
 mod beside;
@@ -7,6 +7,7 @@ mod chaos;
 mod check;
 mod machine;
 mod readiness;
+mod relay;
 mod runtime;
 mod server;
 mod soak;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos and neighbours.
+/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos, neighbours and relays.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -37,6 +38,8 @@ enum Command {
     Chaos(chaos::ChaosArgs),
     /// Judges Headwater beside hostile neighbours: open transactions, old snapshots, greedy writers, killed processes.
     Beside(beside::BesideArgs),
+    /// Judges relays to Kafka, RabbitMQ and NATS: rates, outages, killed relays, exactly once.
+    Relay(relay::RelayArgs),
     /// One process of a soak or a check.
     #[command(hide = true)]
     RuntimeChild(check::ChildArgs),
@@ -44,10 +47,10 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // Brokers are stopped and killed on purpose: the client library would report each of these as an error.
+    let quiet = |_| "error,lapin=off".into();
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "error".into()),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(quiet))
         .with_writer(std::io::stderr)
         .init();
     let outcome = match Cli::parse().command {
@@ -57,6 +60,7 @@ async fn main() -> ExitCode {
         Command::Readiness(args) => until_interrupted(readiness::run(args)).await,
         Command::Chaos(args) => until_interrupted(chaos::run(args)).await,
         Command::Beside(args) => until_interrupted(beside::run(args)).await,
+        Command::Relay(args) => until_interrupted(relay::run(args)).await,
         Command::RuntimeChild(args) => check::child::run_child(args).await.map(|()| true),
     };
     match outcome {

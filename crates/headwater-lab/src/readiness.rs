@@ -38,6 +38,9 @@ pub(crate) struct ReadinessArgs {
     /// How long each load is held.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
+    /// Backfills five million messages, however long loads are held.
+    #[arg(long)]
+    full: bool,
     /// Writes everything as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -63,17 +66,17 @@ enum Check {
     Lt6,
     /// Offset watermark, 100 groups, 30,000 messages a second.
     Lt7,
-    /// One of three groups is killed, declared dead, and resurrected.
+    /// One of three groups is killed, declared dead, and resurrected; in reference counting also with a backfill.
     Kill,
-    /// A backfill beside transactions of another application, killed, cancelled and resumed.
+    /// A backfill beside two groups and another application, killed, cancelled and resumed; and at every pace.
     Backfill,
     /// A change of mode in both directions while three groups consume.
     Mode,
     /// Five hundred processes of one group send heartbeats; the server stops and starts again.
     Heartbeats,
-    /// A large topic and a small one.
+    /// A large topic with ten groups and a small one with two.
     Tenants,
-    /// Partitions are created ahead and dropped behind, a large one within a second.
+    /// Partitions are created ahead and dropped behind groups of different speed, a large one within a second.
     Partitions,
     /// A foreign transaction holds a snapshot all the time.
     Pinned,
@@ -112,6 +115,7 @@ impl check::Check for Check {
 #[derive(Clone, Debug)]
 struct Setting {
     minutes: f64,
+    full: bool,
     work: PathBuf,
 }
 
@@ -130,7 +134,7 @@ impl Setting {
 /// Runs the requested checks; true if nothing was violated.
 pub(crate) async fn run(args: ReadinessArgs) -> Result<bool> {
     ensure!((0.05..=600.0).contains(&args.minutes), "--minutes {}: must be from 0.05 to 600", args.minutes);
-    let setting = Setting { minutes: args.minutes, work: args.work.clone() };
+    let setting = Setting { minutes: args.minutes, full: args.full, work: args.work.clone() };
     let seed = rand::rng().random_range(0..1_000_000_000);
     let mut run = Run::begin(&args.work, args.minutes < 60.0, seed).await?;
     let ground = Ground::prepare(&args.store, &args.work).await?;

@@ -8,9 +8,11 @@ mod groups;
 mod idle;
 pub(crate) mod once;
 mod order;
+mod processes;
 mod rates;
 mod slow;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -51,6 +53,8 @@ enum Check {
     Term,
     /// Keys stay in order.
     Order,
+    /// Processes move 5,000 steps a second on SQLite, 2,000 on PostgreSQL, and more than those of DBOS.
+    Processes,
     /// A hundred waiting consumers take less than 1 % of a core.
     Idle,
 }
@@ -71,14 +75,17 @@ impl check::Check for Check {
             Check::Once => once::run(place, setting).await,
             Check::Term => ending::run(place, setting).await,
             Check::Order => order::run(place, setting).await,
+            Check::Processes => processes::run(place, setting).await,
             Check::Idle => idle::run(place, setting).await,
         }
     }
 }
 
 /// Settings shared by all checks of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Setting {
+    /// Where peers are installed.
+    work: PathBuf,
     quick: bool,
     seed: u64,
     /// On how many stores each check runs.
@@ -90,7 +97,7 @@ pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
     let seed = args.run.seed();
     let mut run = Run::begin(&args.run.work, args.quick, seed).await?;
     let stores = args.run.stores("runtime")?;
-    let setting = Setting { quick: args.quick, seed, stores: stores.len() };
+    let setting = Setting { work: args.run.work.clone(), quick: args.quick, seed, stores: stores.len() };
     for store in &stores {
         let ground = Ground::prepare(store, &args.run.work).await?;
         run.judge(&ground, &args.only, CHECK_MAX, &setting).await?;

@@ -41,6 +41,11 @@ impl User {
         bail!("running as root, and there is no user {} to run a server as", UNPRIVILEGED_USERS.join(" or "))
     }
 
+    /// The user of this process: for servers that may run as root.
+    pub(crate) fn current() -> Self {
+        Self(None)
+    }
+
     /// A command run as this user, without input and without the caller's PostgreSQL settings.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -61,9 +66,14 @@ impl User {
     /// Like [`Self::command`], and the kernel stops the server (SIGINT: a fast shutdown) when the thread that started it
     /// ends. Only where `setpriv` exists; it becomes the program, so the process id is the server's.
     pub(crate) fn command_that_dies_with_us(&self, program: &Path) -> Command {
+        self.command_ended_with_us(program, "INT")
+    }
+
+    /// The same with another signal.
+    pub(crate) fn command_ended_with_us(&self, program: &Path, signal: &str) -> Command {
         let Some(setpriv) = find_program("setpriv") else { return self.command(program) };
         let mut command = self.command(&setpriv);
-        command.args(["--pdeathsig", "INT", "--"]).arg(program);
+        command.args(["--pdeathsig", signal, "--"]).arg(program);
         command
     }
 
@@ -86,13 +96,13 @@ pub fn check_parent(parent: &Path) -> Result<()> {
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn create(parent: &Path, user: &User) -> Result<Self> {
+    pub(crate) fn create(parent: &Path, kind: &str, user: &User) -> Result<Self> {
         static CREATED: AtomicU32 = AtomicU32::new(0);
         let parent = parent.canonicalize().with_context(|| format!("{} does not exist", parent.display()))?;
         // No other process creates it: the process id is part of the name, and an existing folder is an error.
         let (process, count) = (std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
         let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        let path = parent.join(format!("headwater-pg-{process}-{count}-{time:x}"));
+        let path = parent.join(format!("headwater-{kind}-{process}-{count}-{time:x}"));
         let created = DirBuilder::new().mode(0o700).create(&path);
         created.with_context(|| format!("cannot create {}", path.display()))?;
         let folder = Self(path);
@@ -139,8 +149,8 @@ mod tests {
     #[test]
     fn folders_of_two_servers_differ_and_vanish() {
         let parent = std::env::temp_dir();
-        let first = Folder::create(&parent, &User(None)).unwrap();
-        let second = Folder::create(&parent, &User(None)).unwrap();
+        let first = Folder::create(&parent, "test", &User(None)).unwrap();
+        let second = Folder::create(&parent, "test", &User(None)).unwrap();
         assert_ne!(first.0, second.0);
         let path = first.0.clone();
         drop(first);

@@ -1,8 +1,11 @@
 //! A private PostgreSQL server: created in a fresh folder, run by an unprivileged user, stopped and removed when dropped.
 //!
+//! [`brokers`] has Kafka, RabbitMQ and NATS in the same way.
+//!
 //! Only [`Server::wait`] waits for a server to become ready: with [`Server::poll`] callers can wait in their own way,
 //! interruptible or asynchronous.
 
+pub mod brokers;
 mod files;
 mod programs;
 
@@ -80,11 +83,11 @@ impl Server {
     /// server behind. So call it from a thread that lives as long as the server is needed.
     pub fn start(parent: &Path, listen: Listen, settings: &[(&str, &str)]) -> Result<Self> {
         let user = User::choose()?;
-        let sockets = Arc::new(Folder::create(&std::env::temp_dir(), &user)?);
+        let sockets = Arc::new(Folder::create(&std::env::temp_dir(), "pg", &user)?);
         let settings = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let mut server = Self {
             process: None,
-            folder: Folder::create(parent, &user)?,
+            folder: Folder::create(parent, "pg", &user)?,
             sockets,
             listen,
             port: SOCKET_PORT,
@@ -105,7 +108,7 @@ impl Server {
     pub fn standby(&self, port: u16) -> Result<Self> {
         let mut standby = Self {
             process: None,
-            folder: Folder::create(self.folder.parent(), &self.user)?,
+            folder: Folder::create(self.folder.parent(), "pg", &self.user)?,
             sockets: Arc::clone(&self.sockets),
             listen: Listen::Socket,
             port,

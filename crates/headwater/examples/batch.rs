@@ -20,7 +20,7 @@ async fn main() -> Result<()> {
 
 async fn batch(url: &str) -> Result<()> {
     let headwater = Headwater::open(url).await?;
-    headwater.topic("lines").create().await?;
+    headwater.topic("lines").create_if_missing().await?;
 
     // A thousand lines, two of which cannot be decoded.
     let mut lines: Vec<_> = (0..GOOD).map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;

@@ -29,7 +29,7 @@ async fn main() -> Result<()> {
 async fn cron(url: &str) -> Result<()> {
     // Two handles, as two processes have them. Each starts the job; the store decides which one publishes a tick.
     let (here, there) = (Headwater::open(url).await?, Headwater::open(url).await?);
-    here.topic("reports").create().await?;
+    here.topic("reports").create_if_missing().await?;
     let jobs = [start(&here).await?, start(&there).await?];
 
     // The consumer decides what a tick means; its message has retries, dead letters and all else a message has.

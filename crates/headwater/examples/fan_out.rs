@@ -36,21 +36,21 @@ fn reporting(sights: &mpsc::Sender<Sight>) -> Handling {
 async fn fan_out(url: &str) -> Result<()> {
     let headwater = Headwater::open(url).await?;
     // A queue, the default, has one group; a topic for many groups is created as such.
-    headwater.topic("readings").pub_sub().create().await?;
+    headwater.topic("readings").pub_sub().create_if_missing().await?;
 
     let (send, mut reports) = mpsc::channel(1_000);
     // One member for everything.
     let archive =
         headwater.consumer("readings", "archive").handling("writer", reporting(&send)).run().await?;
     // Two members share the work: the key's hash decides which one gets a message, so a sensor stays with its member.
-    let averages = headwater
+    let _averages = headwater
         .consumer("readings", "averages")
         .handling("left", reporting(&send))
         .handling("right", reporting(&send))
         .run()
         .await?;
     // Only some messages are wanted; the others are done for this group without being handled.
-    let alarms = headwater
+    let _alarms = headwater
         .consumer("readings", "alarms")
         .handling("pager", reporting(&send))
         .filter(|message| message.headers.get("alarm").is_some_and(|alarm| alarm == "yes"))
@@ -59,7 +59,7 @@ async fn fan_out(url: &str) -> Result<()> {
 
     publish(&headwater, 0..60).await?;
     // A late group that wants no history; without `start_from` it would begin at the beginning.
-    let late = headwater
+    let _late = headwater
         .consumer("readings", "late")
         .handling("newcomer", reporting(&send))
         .start_from(Start::Now)
@@ -85,11 +85,10 @@ async fn fan_out(url: &str) -> Result<()> {
     let (read, handed) = archive.read_and_handed();
     println!("{read} messages read from the store, {handed} handed to groups");
 
-    for running in [archive, averages, alarms, late] {
-        running.shutdown(Duration::from_secs(10)).await?;
-    }
+    // Ends all consumers at once, and closes the handle.
+    let left = headwater.shutdown(Duration::from_secs(10)).await?;
+    ensure!(left.is_clean(), "unfinished: {left:?}");
     ensure!(reports.try_recv().is_err(), "a message was handled twice");
-    headwater.close().await?;
     println!("every group got every message it wanted, once");
     Ok(())
 }

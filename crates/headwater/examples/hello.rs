@@ -26,7 +26,7 @@ async fn main() -> Result<()> {
 async fn hello(url: &str) -> Result<()> {
     // In your program: "sqlite:shop.db", or "postgres://user@host/database".
     let headwater = Headwater::open(url).await?;
-    headwater.topic("orders").create().await?;
+    headwater.topic("orders").create_if_missing().await?;
 
     // The consumer does the claims, heartbeats, retries and acks. An error returned here, or a panic, is a failed
     // attempt: the message is redelivered after the topic's back-off.

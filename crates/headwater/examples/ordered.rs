@@ -35,7 +35,7 @@ async fn ordered(url: &str) -> Result<()> {
         .ordered_by_key()
         // The first retry is soon, so that this ends soon; the default is a second, doubling to five minutes.
         .backoff(Duration::from_millis(50), Duration::from_millis(200))
-        .create()
+        .create_if_missing()
         .await?;
 
     // The accounts' bookings, interleaved as they would arrive.

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use headwater::store::postgres;
-use headwater::store::{Namespace, StoreUrl};
-use headwater::{Context, Headwater, Json, NewMessage, TopicName};
+use anyhow::{Context as _, Result, ensure};
+use headwater::publish::Producer;
+use headwater::{Context, Headwater, Json, OpenOptions};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc;
@@ -21,12 +20,12 @@ struct OrderPlaced {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::postgres()?.visit(outbox).await
+    place::Place::postgres()?.visit_server(outbox).await
 }
 
-async fn outbox(url: &str) -> Result<()> {
-    let headwater = Headwater::open(url).await?;
-    headwater.topic("orders").create().await?;
+async fn outbox(server: &str, namespace: &str) -> Result<()> {
+    let headwater = Headwater::open_with(server, OpenOptions::default().namespace(namespace)).await?;
+    headwater.topic("orders").create_if_missing().await?;
     let (handled, mut orders) = mpsc::channel(16);
     let running = headwater
         .consumer("orders", "email")
@@ -41,19 +40,17 @@ async fn outbox(url: &str) -> Result<()> {
         .await?;
 
     // The application's own connection, or a transaction of its pool: Headwater does not need to manage it.
-    let StoreUrl::Postgres { url: server, namespace } = StoreUrl::parse(url, None)? else {
-        bail!("an outbox with sqlx is on PostgreSQL");
-    };
-    let mut connection = PgConnection::connect(&server).await?;
+    let mut connection = PgConnection::connect(server).await?;
     // Temporary, so that the example leaves nothing behind; your table is an ordinary one.
     sqlx::raw_sql("CREATE TEMPORARY TABLE shop_order (id bigint PRIMARY KEY)")
         .execute(&mut connection)
         .await?;
 
+    let events = headwater.producer("orders");
     // The order is placed, and then the transaction fails.
-    place_order(&mut connection, &namespace, 1, Ending::Rollback).await?;
+    place_order(&mut connection, &events, 1, Ending::Rollback).await?;
     println!("order 1 rolled back");
-    place_order(&mut connection, &namespace, 2, Ending::Commit).await?;
+    place_order(&mut connection, &events, 2, Ending::Commit).await?;
     println!("order 2 committed");
 
     let first = orders.recv().await.context("the consumer stopped")?;
@@ -78,14 +75,13 @@ enum Ending {
 /// The business logic: a row and its message.
 async fn place_order(
     connection: &mut PgConnection,
-    namespace: &Namespace,
+    events: &Producer,
     id: i64,
     ending: Ending,
 ) -> Result<()> {
     let mut transaction = connection.begin().await?;
     sqlx::query("INSERT INTO shop_order (id) VALUES ($1)").bind(id).execute(&mut *transaction).await?;
-    let message = NewMessage::json(&OrderPlaced { id })?.key(format!("order-{id}"));
-    postgres::sqlx::publish(&mut transaction, namespace, &TopicName::new("orders")?, &[message]).await?;
+    events.send(&OrderPlaced { id }).key(format!("order-{id}")).within(&mut transaction).await?;
     match ending {
         Ending::Commit => transaction.commit().await?,
         Ending::Rollback => transaction.rollback().await?,

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use headwater::store::postgres;
-use headwater::store::{Namespace, StoreUrl};
-use headwater::{Context, Headwater, Json, NewMessage, TopicName};
+use anyhow::{Context as _, Result, ensure};
+use headwater::publish::Producer;
+use headwater::{Context, Headwater, Json, OpenOptions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, NoTls};
@@ -21,12 +20,12 @@ struct OrderPlaced {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::postgres()?.visit(outbox).await
+    place::Place::postgres()?.visit_server(outbox).await
 }
 
-async fn outbox(url: &str) -> Result<()> {
-    let headwater = Headwater::open(url).await?;
-    headwater.topic("orders").create().await?;
+async fn outbox(server: &str, namespace: &str) -> Result<()> {
+    let headwater = Headwater::open_with(server, OpenOptions::default().namespace(namespace)).await?;
+    headwater.topic("orders").create_if_missing().await?;
     let (handled, mut orders) = mpsc::channel(16);
     let running = headwater
         .consumer("orders", "email")
@@ -41,18 +40,16 @@ async fn outbox(url: &str) -> Result<()> {
         .await?;
 
     // The application's own connection: Headwater does not need to manage it.
-    let StoreUrl::Postgres { url: server, namespace } = StoreUrl::parse(url, None)? else {
-        bail!("an outbox with tokio-postgres is on PostgreSQL");
-    };
-    let (mut client, connection) = tokio_postgres::connect(&server, NoTls).await?;
+    let (mut client, connection) = tokio_postgres::connect(server, NoTls).await?;
     tokio::spawn(connection);
     // Temporary, so that the example leaves nothing behind; your table is an ordinary one.
     client.batch_execute("CREATE TEMPORARY TABLE shop_order (id bigint PRIMARY KEY)").await?;
 
+    let events = headwater.producer("orders");
     // The order is placed, and then the transaction fails.
-    place_order(&mut client, &namespace, 1, Ending::Rollback).await?;
+    place_order(&mut client, &events, 1, Ending::Rollback).await?;
     println!("order 1 rolled back");
-    place_order(&mut client, &namespace, 2, Ending::Commit).await?;
+    place_order(&mut client, &events, 2, Ending::Commit).await?;
     println!("order 2 committed");
 
     let first = orders.recv().await.context("the consumer stopped")?;
@@ -74,11 +71,10 @@ enum Ending {
 }
 
 /// The business logic: a row and its message.
-async fn place_order(client: &mut Client, namespace: &Namespace, id: i64, ending: Ending) -> Result<()> {
+async fn place_order(client: &mut Client, events: &Producer, id: i64, ending: Ending) -> Result<()> {
     let transaction = client.transaction().await?;
     transaction.execute("INSERT INTO shop_order (id) VALUES ($1)", &[&id]).await?;
-    let message = NewMessage::json(&OrderPlaced { id })?.key(format!("order-{id}"));
-    postgres::publish(&transaction, namespace, &TopicName::new("orders")?, &[message]).await?;
+    events.send(&OrderPlaced { id }).key(format!("order-{id}")).within(&transaction).await?;
     match ending {
         Ending::Commit => transaction.commit().await?,
         Ending::Rollback => transaction.rollback().await?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::error::{Error, Result};
+use crate::limits::DELAY_MAX;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 
@@ -94,8 +95,15 @@ pub struct Backfill {
     pub rate: f64,
     /// The highest allowed rate, in messages per second.
     pub rate_max: u32,
+    /// The most messages of a batch, if it has a limit of its own.
+    pub batch_max: Option<u32>,
+    /// How long a small piece of work of an application may take beside it, if it has a target of its own.
+    pub target_latency: Option<Duration>,
     /// Why it failed.
     pub error: Option<String>,
+    /// Messages before `first` that the group has not done and that the limit of the backfill left out: their
+    /// completion records do not wait for the group. 0 if its limit was not reached.
+    pub left_out: u64,
 }
 
 impl Backfill {
@@ -108,18 +116,85 @@ impl Backfill {
     }
 }
 
-/// The limits of a backfill.
+/// The limits of a backfill: how many messages it covers, and how much of the database it may use.
+///
+/// ```
+/// use std::time::Duration;
+/// use headwater::store::BackfillLimits;
+///
+/// let gentle = BackfillLimits::bounded(200_000).rate(5_000).batch(500).target_latency(Duration::from_millis(5));
+/// assert_eq!((gentle.messages_max, gentle.rate_max), (200_000, 5_000));
+/// assert_eq!(BackfillLimits::default(), BackfillLimits::bounded(1_000_000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackfillLimits {
     /// The most messages it covers: the last ones before the group subscribed.
     pub messages_max: u64,
     /// The highest allowed rate, in messages per second.
     pub rate_max: u32,
+    /// The most messages of a batch, which is one transaction; `None` leaves it to the pace of maintenance.
+    pub batch_max: Option<u32>,
+    /// How long a small piece of work of an application may take while it runs; `None` takes the target of the
+    /// [pace](BackfillPace) of maintenance.
+    pub target_latency: Option<Duration>,
 }
 
 impl Default for BackfillLimits {
     fn default() -> Self {
-        BackfillLimits { messages_max: BACKFILL_MESSAGES_DEFAULT, rate_max: 50_000 }
+        BackfillLimits::bounded(BACKFILL_MESSAGES_DEFAULT)
+    }
+}
+
+impl BackfillLimits {
+    /// At most the last `messages` before the group subscribed.
+    pub fn bounded(messages: u64) -> Self {
+        BackfillLimits { messages_max: messages, rate_max: 50_000, batch_max: None, target_latency: None }
+    }
+
+    /// All messages before the group subscribed.
+    pub fn unlimited() -> Self {
+        BackfillLimits::bounded(u64::MAX)
+    }
+
+    /// No message before the group subscribed: only for a group that subscribes.
+    pub fn none() -> Self {
+        BackfillLimits::bounded(0)
+    }
+
+    /// At most this many messages per second, 50,000 by default.
+    #[must_use]
+    pub fn rate(mut self, per_second: u32) -> Self {
+        self.rate_max = per_second;
+        self
+    }
+
+    /// At most this many messages in one transaction.
+    #[must_use]
+    pub fn batch(mut self, messages: u32) -> Self {
+        self.batch_max = Some(messages);
+        self
+    }
+
+    /// Slows down while a small piece of work of an application takes longer than this.
+    #[must_use]
+    pub fn target_latency(mut self, latency: Duration) -> Self {
+        self.target_latency = Some(latency);
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let positive = [
+            ("backfill rate_max", self.rate_max == 0),
+            ("backfill batch_max", self.batch_max == Some(0)),
+            ("backfill target_latency", self.target_latency.is_some_and(|latency| latency.is_zero())),
+        ];
+        if let Some((field, _)) = positive.into_iter().find(|(_, is_zero)| *is_zero) {
+            return Err(Error::invalid(field, "must be above zero"));
+        }
+        if self.target_latency.is_some_and(|latency| latency > DELAY_MAX) {
+            return Err(Error::invalid("backfill target_latency", "longer than 366 days"));
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,13 @@ pub use protobuf::Protobuf;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot take `{Self}`: it does not say how a payload is decoded",
+    label = "not a payload type",
+    note = "wrap it: take `Json<{Self}>` for JSON, or `Protobuf<{Self}>` for a type of prost, which needs `prost::Name`: call \
+            `prost_build::Config::enable_type_names`, or implement it",
+    note = "`String`, `Bytes` and `Message` are taken as they are; or implement `headwater::codec::Decode`"
+)]
 pub trait Decode: Sized {
     /// Decodes the payload; the error names the expected type and what the message has.
     fn decode(message: &Message) -> Result<Self, DecodeError>;
@@ -62,6 +69,13 @@ pub trait Decode: Sized {
 /// assert_eq!(Json(Order { id: 7 }).into_message()?.payload, message.payload);
 /// # Ok::<(), headwater::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be sent: it does not say how it is encoded",
+    label = "not a message",
+    note = "pass a reference to send it as JSON, `send(&value)` or `Json(value)`; or `Protobuf(value)` for a type of prost, which needs \
+            `prost::Name`: call `prost_build::Config::enable_type_names`, or implement it",
+    note = "`String`, `Bytes` and `NewMessage` are sent as they are; or implement `headwater::codec::IntoMessage`"
+)]
 pub trait IntoMessage {
     /// Converts it into a message.
     fn into_message(self) -> Result<NewMessage>;

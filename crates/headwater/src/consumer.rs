@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Headwater;
-use crate::backfill::{BackfillPace, drive};
-use crate::codec::Decode;
+use crate::backfill::BackfillPace;
 use crate::error::{Error, Result};
-use crate::handler::{Context, Filter, Handler, HandlerResult, Handling, Identity};
+use crate::handler::{Filter, Handler, HandlerFn, HandlerResult, Handling, Identity, Layer, Layers, States};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{CLAIM_MESSAGES_MAX, DELAY_MAX};
 use crate::message::Message;
-use crate::name::{GroupName, Owner, TopicName, check_name};
+use crate::name::{Owner, check_name};
+use crate::publish::replies::Replier;
 use crate::store::Store;
 use crate::subscription::{Start, Subscription};
-use crate::topic::Tracking;
 
 mod batch;
 mod catch_up;
+mod declare;
 mod feed;
 mod group;
 mod heartbeat;
@@ -30,6 +30,7 @@ mod keeper;
 mod leases;
 mod listed;
 mod member;
+mod own_pause;
 mod pace;
 mod pages;
 mod pull;
@@ -48,18 +49,23 @@ mod transaction;
 mod work;
 mod worker;
 
+pub use crate::handler::Undecodable;
 pub use crate::lease::{GroupLimits, RateLimit};
+pub use crate::subscription::{GroupOrder, NewSubscription};
 pub use batch::Batch;
 use group::Group;
 use member::{Member, Members};
 pub use pull::Consumer;
-pub use running::{Running, Stopped};
+pub(crate) use running::{FLUSH, end};
+pub use running::{Running, ShutdownReport, Stopped};
 use runtime::Runtime;
 pub use serve_state::EndReason;
 pub(crate) use serve_state::ServeState;
 use settings::GroupSettings;
 use step::Stepper;
 
+/// Default limit of burials in a row.
+const BURIALS_MAX: u32 = 100;
 /// Default limit of messages buffered or being handled, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -68,17 +74,22 @@ pub struct ConsumerBuilder {
     headwater: Headwater,
     topic: String,
     group: String,
-    start: Start,
+    new: NewSubscription,
+    ensure_policy: bool,
     batch: u32,
     concurrency: usize,
     lease: Option<Duration>,
     owner: Option<Owner>,
     timeout: Option<Duration>,
+    undecodable: Undecodable,
+    pause_after_burials: Option<u32>,
     limits: GroupLimits,
     catch_up_pace: Option<BackfillPace>,
     buffer_bytes_max: usize,
     filter: Option<Filter>,
     inbox_name: Option<String>,
+    states: States,
+    layers: Layers,
     members: Vec<(String, Handling)>,
 }
 
@@ -94,29 +105,33 @@ impl ConsumerBuilder {
             headwater,
             topic: topic.to_owned(),
             group: group.to_owned(),
-            start: Start::default(),
+            new: NewSubscription::default(),
+            ensure_policy: false,
             batch: 100,
             concurrency: 16,
             lease: None,
             owner: None,
             timeout: None,
+            undecodable: Undecodable::default(),
+            pause_after_burials: Some(BURIALS_MAX),
             limits: GroupLimits::default(),
             catch_up_pace: None,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             filter: None,
             inbox_name: None,
+            states: States::default(),
+            layers: Layers::default(),
             members: Vec::new(),
         }
     }
 
-    /// Adds a member that handles one message at a time. `T` determines how payloads are decoded:
+    /// Adds a member that handles one message at a time: a closure or function of the payload, with or without
+    /// a [`Context`](crate::Context), see [`HandlerFn`]. The type of the payload determines how it is decoded:
     /// [`Json`](crate::Json), `Protobuf`, [`Bytes`](bytes::Bytes) or the whole [`Message`].
     #[must_use]
-    pub fn member<T, H, F>(self, name: &str, handler: H) -> Self
+    pub fn member<Arguments, H>(self, name: &str, handler: H) -> Self
     where
-        T: Decode + Send + 'static,
-        H: Fn(T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
+        H: HandlerFn<Arguments, HandlerResult>,
     {
         self.handling(name, Handling::one(handler))
     }
@@ -125,6 +140,45 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn handling(mut self, name: &str, handling: Handling) -> Self {
         self.members.push((name.to_owned(), handling));
+        self
+    }
+
+    /// Gives all members of this consumer something they share: a pool, a client, a configuration. A handler of any kind
+    /// and a layer read it by [`Context::state`](crate::Context::state), without a clone. One value per type; a second
+    /// one of the same type replaces the first.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// use headwater::{Context, Headwater, Json};
+    ///
+    /// struct Mailer { from: String }
+    ///
+    /// let headwater = Headwater::in_memory().await?;
+    /// let mut consumer = headwater
+    ///     .consumer("orders", "email")
+    ///     .state(Mailer { from: "shop".into() })
+    ///     .member("mailer", |Json(id): Json<u64>, context: Context| async move {
+    ///         let mailer: &Mailer = context.state();
+    ///         println!("{} writes about order {id}", mailer.from);
+    ///         Ok(())
+    ///     })
+    ///     .stepwise()
+    ///     .await?;
+    /// # headwater.producer("orders").send(&7).await?;
+    /// # assert_eq!(consumer.drain().await?, 1);
+    /// # assert_eq!(consumer.running().health().totals.acked, 1);
+    /// # headwater.close().await }
+    /// ```
+    #[must_use]
+    pub fn state<S: Send + Sync + 'static>(mut self, state: S) -> Self {
+        self.states.add(state);
+        self
+    }
+
+    /// Runs a [`Layer`] around every call of a handler of this consumer, inside the layers added before.
+    #[must_use]
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        self.layers.add(layer);
         self
     }
 
@@ -139,7 +193,7 @@ impl ConsumerBuilder {
     /// Where a new group starts; an existing group keeps its position.
     #[must_use]
     pub fn start_from(mut self, start: Start) -> Self {
-        self.start = start;
+        self.new.start = start;
         self
     }
 
@@ -180,6 +234,49 @@ impl ConsumerBuilder {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// What happens to a message whose payload cannot be decoded as its member's type; buried by default. Batch handlers
+    /// and opened consumers get messages as they are stored, and decode them themselves.
+    #[must_use]
+    pub fn undecodable(mut self, undecodable: Undecodable) -> Self {
+        self.undecodable = undecodable;
+        self
+    }
+
+    /// After how many burials in a row the group pauses itself, 100 by default; `None` for never. A message that is done
+    /// starts the count again. So a wrong deploy does not empty a backlog into the dead letters: once the cause is
+    /// corrected, resume the group and redrive them.
+    ///
+    /// Each process counts for itself. The pause stops the group in every process, is logged as WARN, and has its reason
+    /// in the status of the group. Verdicts of [`Batch::settle_each`](crate::Batch::settle_each) are not counted.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// use headwater::consumer::Undecodable;
+    /// use headwater::{Json, SubscriptionState};
+    ///
+    /// let mut consumer = headwater
+    ///     .consumer("orders", "email")
+    ///     .member("mailer", |Json(_): Json<u64>, _| async { Ok(()) })
+    ///     .undecodable(Undecodable::Bury)
+    ///     .pause_after_burials(3)
+    ///     .stepwise()
+    ///     .await?;
+    /// for n in 0..10 {
+    ///     headwater.producer("orders").send(&format!("order {n}")).await?; // no number
+    /// }
+    /// consumer.drain().await?;
+    /// let status = headwater.groups("orders").get("email").await?.status;
+    /// assert_eq!((status.state, status.dead_letters, status.lag), (SubscriptionState::Paused, 3, 7));
+    /// assert!(status.state_reason.is_some_and(|reason| reason.starts_with("3 messages in a row became dead letters")));
+    /// # headwater.close().await }
+    /// ```
+    #[must_use]
+    pub fn pause_after_burials(mut self, burials: impl Into<Option<u32>>) -> Self {
+        self.pause_after_burials = burials.into();
         self
     }
 
@@ -242,18 +339,20 @@ impl ConsumerBuilder {
         let subscription = self.subscribe().await?;
         let owner = self.owner.clone().map_or_else(Runtime::new_owner, Ok)?;
         let (store, batch) = (Arc::clone(self.headwater.store()), self.batch);
+        let gate = Arc::clone(self.headwater.opened());
         let metrics = self.headwater.metrics().group_apart(&subscription.topic.name, &subscription.group);
         let settings = GroupSettings { pulled: true, ..self.settings(&subscription) };
         let thread = LeaseThread::shared()?;
-        Ok(Consumer::new(thread, store, owner, subscription, batch, settings, metrics))
+        Ok(Consumer::new(thread, store, owner, subscription, batch, settings, metrics).inside(gate))
     }
 
     /// Subscribes the group if it is new, and serves it from now on: it claims, sends heartbeats, retries and acks by
     /// itself.
     pub async fn run(self) -> Result<Running> {
-        let (running, group) = self.build().await?;
+        let (mut running, group) = self.build().await?;
         running.feed.join(Arc::clone(&group));
         running.runtime.serve(group);
+        running.is_served = true;
         Ok(running)
     }
 
@@ -267,9 +366,12 @@ impl ConsumerBuilder {
         self.check()?;
         let subscription = self.subscribe().await?;
         let runtime = self.headwater.runtime()?;
-        let mut members = Members::default();
+        let (mut members, replier) = (Members::default(), self.headwater.replier());
+        let inbox = self.inbox_name.clone().unwrap_or_else(|| subscription.inbox_name());
         for (name, handling) in std::mem::take(&mut self.members) {
-            members.0.push(Arc::new(member_of(&subscription, &name, handling)?));
+            let (states, layers) = (&self.states, &self.layers);
+            let member = member_of(&subscription, &name, handling, states, layers, &replier, &inbox)?;
+            members.0.push(Arc::new(member));
         }
         check_lane_members(&subscription, &members.0)?;
         let feed = runtime.feed(subscription.topic.topic_id);
@@ -278,36 +380,27 @@ impl ConsumerBuilder {
         let settings = self.settings(&subscription);
         let settler = runtime.settler.clone();
         let group = Arc::new(Group::new(subscription, settings, members, settler, changed, metrics));
-        Ok((Running { runtime, feed, group: Arc::clone(&group) }, group))
+        let running = Running { is_served: false, runtime, feed, group: Arc::clone(&group), replier };
+        Ok((running, group))
     }
 
     fn settings(self, subscription: &Subscription) -> GroupSettings {
-        let default_name = || format!("{}/{}", subscription.topic.name, subscription.group);
         GroupSettings {
             concurrency: self.concurrency,
             batch: self.batch as usize,
             lease: self.lease,
             timeout: self.timeout,
+            undecodable: self.undecodable,
+            pause_after_burials: self.pause_after_burials,
             limits: self.limits,
             catch_up_pace: self.catch_up_pace,
             buffer_bytes_max: self.buffer_bytes_max,
             filter: self.filter,
-            inbox_name: self.inbox_name.unwrap_or_else(default_name),
+            states: self.states,
+            layers: self.layers,
+            inbox_name: self.inbox_name.unwrap_or_else(|| subscription.inbox_name()),
             pulled: false,
         }
-    }
-
-    async fn subscribe(&self) -> Result<Subscription> {
-        let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
-        let store = self.headwater.store();
-        let subscription = store.subscribe(&topic, &group, self.start).await?;
-        if subscription.topic.settings.tracking == Tracking::ReferenceCounting
-            && let Err(error) = drive::at_once(&**store, &topic, &group).await
-        {
-            // Maintenance does it: delivery does not depend on it.
-            tracing::warn!(%topic, %group, %error, "backfill postponed, left to maintenance");
-        }
-        Ok(subscription)
     }
 
     fn check(&self) -> Result<()> {
@@ -337,6 +430,10 @@ impl ConsumerBuilder {
                 "longer than 366 days; use zero for a lease that never expires",
             ));
         }
+        if self.pause_after_burials == Some(0) {
+            let rule = "0 would pause a group before its first burial; use 1 or more, or None for no limit";
+            return Err(Error::invalid("pause_after_burials", rule));
+        }
         if self.concurrency == 0 {
             return Err(Error::invalid("concurrency", "0 handlers could handle nothing; use 1 or more"));
         }
@@ -350,19 +447,31 @@ impl ConsumerBuilder {
     }
 }
 
-fn member_of(subscription: &Subscription, name: &str, handling: Handling) -> Result<Member> {
+fn member_of(
+    subscription: &Subscription,
+    name: &str,
+    handling: Handling,
+    states: &States,
+    layers: &Layers,
+    replier: &Replier,
+    inbox_name: &str,
+) -> Result<Member> {
     check_name("member", name)?;
     let identity = Identity {
         topic: subscription.topic.name.to_string(),
         group: subscription.group.to_string(),
         member: name.to_owned(),
+        inbox_name: inbox_name.to_owned(),
+        replier: replier.clone(),
+        states: states.clone(),
     };
-    Ok(Member { identity: Arc::new(identity), handler: handling.handler, filter: handling.filter })
+    let handler = layers.around(handling.handler);
+    Ok(Member { identity: Arc::new(identity), handler, filter: handling.filter })
 }
 
 /// In strict order one worker hands messages to members in turn, and members cannot share a transaction.
 fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> Result<()> {
-    let transactional = |member: &Arc<Member>| !matches!(member.handler, Handler::One(_) | Handler::Batch(_));
+    let transactional = |member: &Arc<Member>| member.handler.is_transactional();
     if subscription.lanes > 0 && members.len() > 1 && members.iter().any(transactional) {
         let rule =
             "a transactional member must be alone in a group that is ordered by key; give it its own group";
@@ -374,11 +483,11 @@ fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> R
 /// A handler inside transactions of one engine cannot serve a store of the other.
 fn check_handler(store: &Arc<dyn Store>, handler: &Handler) -> Result<()> {
     let fits = match handler {
-        Handler::One(_) | Handler::Batch(_) => true,
+        Handler::One(_) | Handler::Batch(_) | Handler::Transactional(_) => true,
         #[cfg(feature = "postgres")]
         Handler::Postgres(_) => store.as_postgres().is_some(),
         #[cfg(feature = "sqlite")]
-        Handler::Sqlite(_) => store.as_sqlite().is_some(),
+        Handler::Sqlite(..) => store.as_sqlite().is_some(),
     };
     if fits {
         return Ok(());

@@ -11,12 +11,13 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::codec::IntoMessage;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::Gate;
 use crate::limits::CRON_CATCH_UP_MAX;
 use crate::message::NewMessage;
 use crate::name::{TopicName, check_name};
 use crate::observe::health::Health;
 use crate::observe::metrics::Registry;
-use crate::store::Delivery;
+use crate::store::{CronDescription, CronStatus, Delivery};
 
 mod run;
 mod schedule;
@@ -54,6 +55,7 @@ pub struct CronBuilder {
     store: Arc<dyn Delivery>,
     clock: Clock,
     metrics: Arc<Registry>,
+    gate: Arc<Gate>,
     job: String,
     expression: String,
     time_zone: String,
@@ -67,6 +69,7 @@ impl CronBuilder {
         store: Arc<dyn Delivery>,
         clock: Clock,
         metrics: Arc<Registry>,
+        gate: Arc<Gate>,
         job: &str,
         expression: &str,
     ) -> Self {
@@ -74,6 +77,7 @@ impl CronBuilder {
             store,
             clock,
             metrics,
+            gate,
             job: job.to_owned(),
             expression: expression.to_owned(),
             time_zone: "UTC".to_owned(),
@@ -130,6 +134,9 @@ impl CronBuilder {
         check_message(&run::message_of(&message, &self.job, now))?;
 
         let checked = self.store.cron_last(&self.job, now).await?;
+        let (job, expression, time_zone) = (self.job.clone(), self.expression, self.time_zone);
+        let description = CronDescription { job, expression, time_zone, topic: topic.clone() };
+        self.store.cron_describe(&description).await?;
         let state = Arc::new(State::new(self.job.clone(), topic.clone()));
         let runner = Runner {
             metrics: self.metrics.topic(&topic),
@@ -144,8 +151,19 @@ impl CronBuilder {
             state: Arc::clone(&state),
         };
         let (orders, given) = mpsc::channel(1);
-        let task = tokio::spawn(run::run(runner, given));
-        Ok(CronJob { orders, task, state })
+        let inside = self.gate.enter().ok_or_else(|| {
+            Error::new(ErrorKind::Closed, format!("cron job {} not started: the handle is closed", state.job))
+        })?;
+        let task = tokio::spawn(run::run(runner, given, inside));
+        Ok(CronJob { orders, task, state, gate: self.gate })
+    }
+}
+
+impl CronStatus {
+    /// Its next tick after a time, by its description. `None` if there is none, or the expression is not known.
+    pub fn next_tick(&self, after: jiff::Timestamp) -> Option<jiff::Timestamp> {
+        let described = self.description.as_ref()?;
+        Schedule::parse(&described.expression, &described.time_zone).ok()?.next(after)
     }
 }
 
@@ -167,6 +185,7 @@ fn check_message(message: &NewMessage) -> Result<()> {
         ("message_id", message.message_id.is_some()),
         ("dedup_key", message.dedup_key.is_some()),
         ("deliver_at", message.deliver_at.is_some()),
+        ("delay", message.delay.is_some()),
     ] {
         if given {
             let rule = "would be the same for every tick of the job; leave it out, ticks are published once";
@@ -176,13 +195,15 @@ fn check_message(message: &NewMessage) -> Result<()> {
     message.validate()
 }
 
-/// A running job of this process. It ends when this is dropped; [`CronJob::stop`] waits for it.
+/// A running job of this process. It ends when this is dropped; [`CronJob::stop`] waits for it, and so does
+/// [`Headwater::shutdown`](crate::Headwater::shutdown).
 #[must_use = "the job ends when this is dropped"]
 #[derive(Debug)]
 pub struct CronJob {
     orders: mpsc::Sender<Order>,
     task: JoinHandle<()>,
     state: Arc<State>,
+    gate: Arc<Gate>,
 }
 
 impl CronJob {
@@ -198,7 +219,8 @@ impl CronJob {
 
     /// Its health: how many ticks it published, and its last errors.
     pub fn health(&self) -> Health {
-        self.state.health()
+        let health = self.state.health();
+        if self.gate.is_closed() { health.stopped("the handle is closed") } else { health }
     }
 
     /// Stops the job in this process; a publish under way is finished first. The job's last tick stays in the store.

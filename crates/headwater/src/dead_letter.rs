@@ -1,4 +1,5 @@
-//! Dead letters: messages a subscription gave up on, how to select them, and the operations on them.
+//! Dead letters: messages a subscription gave up on, how to select them, and the operations on them. Those of every source, also of
+//! the outbox and commands that were parked by hand: `dead_letter/any.rs`.
 
 use std::sync::Arc;
 
@@ -7,10 +8,25 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::limits::{DEAD_LETTER_IDS_MAX, ERROR_TEXT_BYTES_MAX};
-use crate::message::{Headers, Offset};
+use crate::message::{Headers, NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName, check_name};
 use crate::store::Store;
 use crate::subscription::{SubscriptionId, SubscriptionStatus};
+
+mod all;
+mod any;
+mod pace;
+
+pub use all::{AllDeadLetters, FoundDeadLetter};
+pub use any::{AnyDeadLetter, AnyDeadLetterSelection, DeadLetterSource, DeadLetters, ParkedCommand};
+#[cfg(feature = "sqlite")]
+pub(crate) use any::{command_message, no_topic};
+use pace::Pace;
+
+/// The header of an edited copy that has the offset of the original.
+pub const HEADER_EDITED_FROM: &str = "headwater-edited-from";
+/// The header of an edited copy that has the group that gave up on the original.
+pub const HEADER_EDITED_FOR: &str = "headwater-edited-for";
 
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +61,20 @@ pub struct DeadLetter {
     pub buried_at: Timestamp,
 }
 
+impl DeadLetter {
+    /// A new message with the content of this one, to be edited and passed to [`GroupDeadLetters::replace`].
+    pub fn to_message(&self) -> NewMessage {
+        NewMessage {
+            key: self.key.clone(),
+            message_type: self.message_type.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            correlation_id: self.correlation_id.clone(),
+            ..NewMessage::new(self.payload.clone())
+        }
+    }
+}
+
 /// A selection of a subscription's dead letters: all, or those that match every field that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterSelection {
@@ -62,6 +92,8 @@ pub struct DeadLetterSelection {
     pub buried_after: Option<Timestamp>,
     /// Those buried before this time.
     pub buried_before: Option<Timestamp>,
+    /// Of those, at most this many, oldest first. In a redrive, dead letters whose message is gone do not count.
+    pub at_most: Option<u32>,
 }
 
 impl DeadLetterSelection {
@@ -75,6 +107,7 @@ impl DeadLetterSelection {
             error_contains: None,
             buried_after: None,
             buried_before: None,
+            at_most: None,
         }
     }
 
@@ -120,6 +153,13 @@ impl DeadLetterSelection {
         self
     }
 
+    /// At most this many, oldest first.
+    #[must_use]
+    pub fn at_most(mut self, count: u32) -> Self {
+        self.at_most = Some(count);
+        self
+    }
+
     /// Checks every field against its rule.
     pub fn validate(&self) -> Result<()> {
         if let Some(ids) = &self.ids
@@ -162,7 +202,7 @@ pub struct Redriven {
 /// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
 /// batch.handle(|_, _| async { Verdict::Bury("cannot be parsed".into()) }).await?;
 ///
-/// let dead_letters = headwater.dead_letters("orders", "email");
+/// let dead_letters = headwater.dead_letters().of("orders", "email");
 /// assert_eq!(dead_letters.list(10).await?[0].error, "cannot be parsed");
 /// let done = dead_letters.redrive(|all| all.key("o-1").error_contains("parsed")).await?;
 /// assert_eq!((done.redriven, dead_letters.count().await?), (1, 0));
@@ -170,15 +210,15 @@ pub struct Redriven {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct DeadLetters {
+pub struct GroupDeadLetters {
     store: Arc<dyn Store>,
     topic: String,
     group: String,
 }
 
-impl DeadLetters {
+impl GroupDeadLetters {
     pub(crate) fn new(store: Arc<dyn Store>, topic: &str, group: &str) -> Self {
-        DeadLetters { store, topic: topic.to_owned(), group: group.to_owned() }
+        GroupDeadLetters { store, topic: topic.to_owned(), group: group.to_owned() }
     }
 
     /// The oldest dead letters, at most `limit`.
@@ -209,6 +249,43 @@ impl DeadLetters {
         self.store.redrive(&choose(self.all().await?)).await
     }
 
+    /// Hands a selection to this group again, no more than `rate` a second: a handler that is just recovering is not
+    /// flooded. Oldest first; messages buried meanwhile are not part of it. Each second is a redrive of its own, with its
+    /// audit entry: what was redriven stays so if this is dropped. A rate that is not above zero is `InvalidInput`.
+    pub async fn redrive_at(
+        &self,
+        rate: f64,
+        choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
+    ) -> Result<Redriven> {
+        Pace::new(rate)?.redrive(&*self.store, choose(self.all().await?)).await
+    }
+
+    /// How many of a selection a redrive would hand out, and how many have lost their message: the dry run of
+    /// [`GroupDeadLetters::redrive`]. A purge would delete both.
+    pub async fn count_of(
+        &self,
+        choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
+    ) -> Result<Redriven> {
+        self.store.count_dead_letters(&choose(self.all().await?)).await
+    }
+
+    /// Publishes an edited copy of a dead letter and deletes the dead letter, in one transaction.
+    ///
+    /// A log cannot be changed, so the copy is a new message at the end of the topic, with an id and an offset of its
+    /// own, behind later messages of its key; its headers [`HEADER_EDITED_FROM`] and [`HEADER_EDITED_FOR`] name the
+    /// original. Every group of the topic gets it: with other groups it is `InvalidInput` unless `all_groups` is set.
+    /// Begin with [`DeadLetter::to_message`].
+    pub async fn replace(&self, id: Uuid, message: NewMessage, all_groups: bool) -> Result<Published> {
+        let of = self.subscription().await?.subscription_id;
+        let Some(dead_letter) = self.show(id).await? else {
+            return Err(no_such(id));
+        };
+        let message = message
+            .header(HEADER_EDITED_FROM, dead_letter.offset.0.to_string())
+            .header(HEADER_EDITED_FOR, &self.group);
+        self.store.replace_dead_letter(of, id, &message, all_groups).await
+    }
+
     /// Deletes a selection permanently; returns how many there were.
     pub async fn purge(
         &self,
@@ -232,5 +309,56 @@ impl DeadLetters {
         let of_name =
             self.store.subscriptions(&topic).await?.into_iter().find(|status| status.group == group);
         of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
+    }
+}
+
+/// No dead letter of the group has this id.
+pub(crate) fn no_such(id: Uuid) -> Error {
+    Error::invalid("id", format!("no such dead letter: {id}; see `headwater dead-letter list`"))
+}
+
+/// The refusal of an edited copy that other groups would get too.
+pub(crate) fn refused_copy(topic: &str, others: &[String]) -> Error {
+    let others = others.join(", ");
+    let rule = format!(
+        "an edited copy is a new message, which every group of topic {topic} gets: also {others}; allow that, or redrive the \
+         dead letter unchanged; nothing was changed"
+    );
+    Error::invalid("copy", rule)
+}
+
+/// Cuts a page of a limited selection after the last row that counts towards the limit, and counts those down; true if
+/// the limit is reached.
+pub(crate) fn shorten<T>(page: &mut Vec<T>, left: &mut Option<u32>, counts: impl Fn(&T) -> bool) -> bool {
+    let Some(left) = left else { return false };
+    let mut kept = 0;
+    for row in page.iter() {
+        if *left == 0 {
+            break;
+        }
+        *left -= u32::from(counts(row));
+        kept += 1;
+    }
+    page.truncate(kept);
+    *left == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn a_limited_selection_ends_with_the_last_that_counts() {
+        let is_even = |n: &i32| n % 2 == 0;
+        let mut left = Some(2);
+        let mut page = vec![1, 2, 3];
+        assert!(!shorten(&mut page, &mut left, is_even));
+        assert_eq!((page, left), (vec![1, 2, 3], Some(1)));
+        let mut page = vec![5, 6, 7, 8];
+        assert!(shorten(&mut page, &mut left, is_even));
+        assert_eq!((page, left), (vec![5, 6], Some(0)));
+        let mut page = vec![1, 2];
+        assert!(!shorten(&mut page, &mut None, is_even));
+        assert_eq!(page, [1, 2]);
     }
 }

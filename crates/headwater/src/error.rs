@@ -24,13 +24,16 @@ pub enum ErrorKind {
     InvalidInput,
     /// A payload is over the topic's limit; the message has both sizes. Nothing was written.
     PayloadTooLarge,
-    /// The topic does not exist and may not be created on the fly.
+    /// The topic does not exist and may not be created on the fly: see
+    /// [`OpenOptions::auto_create`](crate::OpenOptions::auto_create).
     NoSuchTopic,
     /// The subscription does not exist.
     NoSuchSubscription,
-    /// It exists already with other settings.
+    /// The process does not exist.
+    NoSuchProcess,
+    /// It exists already with other settings, or was changed since it was read; nothing was changed.
     Conflict,
-    /// The state of the subscription does not allow the operation; nothing was changed.
+    /// The state of the subscription, or the status of the process, does not allow the operation; nothing was changed.
     InvalidTransition,
     /// No subscription counts, and the topic blocks writes in that case; nothing was written.
     NoSubscriptions,
@@ -47,6 +50,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The role used has not been granted this operation.
     PermissionDenied,
+    /// There is no store at this place, and it may not be created: see [`OpenOptions::create`](crate::OpenOptions::create).
+    NoSuchStore,
     /// The file or schema is not a Headwater store, or is damaged; it was not changed. Also a file that was deleted or
     /// replaced while it was open, or that has a second name.
     NotAStore,
@@ -55,6 +60,8 @@ pub enum ErrorKind {
     SchemaOutdated,
     /// The store's schema is newer than this program: upgrade the program.
     SchemaTooNew,
+    /// A request got no reply in time; it may have been handled.
+    Timeout,
     /// The connection broke during a commit: it may or may not have happened.
     CommitUnknown,
     /// The store has been closed.
@@ -77,16 +84,20 @@ impl Error {
     }
 
     /// Invalid input: the text names the field, the rule and what to do.
-    pub(crate) fn invalid(field: &str, rule: impl fmt::Display) -> Self {
+    pub fn invalid(field: &str, rule: impl fmt::Display) -> Self {
         Error::new(ErrorKind::InvalidInput, format!("invalid {field}: {rule}"))
+    }
+
+    /// `place` is where there is no store.
+    pub(crate) fn no_such_store(place: &str) -> Self {
+        let creates = "`headwater migrate` or `headwater publish` creates it";
+        Error::new(ErrorKind::NoSuchStore, format!("no {place}; {creates}"))
     }
 
     pub(crate) fn no_such_topic(topic: &str) -> Self {
         Error::new(
             ErrorKind::NoSuchTopic,
-            format!(
-                "no such topic: {topic}; create it with `headwater topic create`, or open the store with auto_create"
-            ),
+            format!("no such topic: {topic}; create it with `headwater topic create {topic}`"),
         )
     }
 
@@ -122,6 +133,14 @@ impl Error {
                 "lease lost: token {token} is unknown, handed to another owner, or past its deadline; nothing was changed"
             ),
         )
+    }
+
+    /// The same error with what to do about it.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_remedy(mut self, remedy: &str) -> Self {
+        self.0.message.push_str("; ");
+        self.0.message.push_str(remedy);
+        self
     }
 
     /// The same error for another caller that waited for the same operation; the cause stays with the first.

@@ -15,9 +15,13 @@ use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::{Ack, ForceCompleted, Moved, Record, Resurrected, Store, Stuck};
 use crate::subscription::{
-    DeliveryPolicy, HealthIssue, Outstanding, Start, SubscriptionState, SubscriptionStatus,
+    DeliveryPolicy, HealthIssue, NewSubscription, Outstanding, Start, SubscriptionState, SubscriptionStatus,
 };
 use crate::topic::{TopicId, Tracking};
+
+mod message;
+
+pub use message::MessageStatus;
 
 /// The first pause between two polls for what is in flight; it doubles up to the longest.
 const POLL_FIRST: Duration = Duration::from_millis(10);
@@ -131,10 +135,15 @@ impl Groups {
     /// maintenance. `NoSuchTopic` if the topic does not exist: this creates none. A second group of a queue is
     /// `InvalidInput`.
     pub async fn subscribe(&self, group: &str, start: Start) -> Result<bool> {
+        self.subscribe_with(group, &NewSubscription::from(start)).await
+    }
+
+    /// The same, with the order, the delivery policy and the backfill of a new group. An existing one keeps its own.
+    pub async fn subscribe_with(&self, group: &str, new: &NewSubscription) -> Result<bool> {
         let (topic, name) = self.names(group)?;
         self.store.topic(&topic).await?;
         let before = self.store.subscriptions(&topic).await?;
-        let now = self.store.subscribe(&topic, &name, start).await?.subscription_id;
+        let now = self.store.subscribe_with(&topic, &name, new).await?.subscription_id;
         drive::at_once(&*self.store, &topic, &name).await?;
         Ok(before.iter().all(|status| status.subscription_id != now))
     }
@@ -143,7 +152,13 @@ impl Groups {
     /// unless it is active.
     pub async fn pause(&self, group: &str) -> Result<()> {
         let (topic, name) = self.names(group)?;
-        self.store.pause(&topic, &name).await
+        self.store.pause(&topic, &name, None).await
+    }
+
+    /// The same, with a reason: it is shown with the group until it is resumed, and stays in the audit.
+    pub async fn pause_because(&self, group: &str, reason: &str) -> Result<()> {
+        let (topic, name) = self.names(group)?;
+        self.store.pause(&topic, &name, Some(reason)).await
     }
 
     /// Starts delivery to a paused group again. `InvalidTransition` unless it is paused.
@@ -166,7 +181,7 @@ impl Groups {
         let (topic, name) = self.names(group)?;
         let mut status = self.get(group).await?.status;
         if status.state == SubscriptionState::Active {
-            match self.store.pause(&topic, &name).await {
+            match self.store.pause(&topic, &name, None).await {
                 Ok(()) => {}
                 // Another operator changed its state meanwhile; the cancel below fails if that matters.
                 Err(error) if error.kind() == ErrorKind::InvalidTransition => {}
@@ -381,7 +396,7 @@ mod tests {
         let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("one message waits");
         assert_eq!(groups.outstanding("email", 10).await.unwrap().len(), 1);
         batch.handle(|_, _| async { Verdict::Bury("no".into()) }).await.unwrap();
-        assert_eq!(headwater.dead_letters("orders", "email").count().await.unwrap(), 1);
+        assert_eq!(headwater.dead_letters().of("orders", "email").count().await.unwrap(), 1);
         // Without one that is not cancelled: the last one that was cancelled.
         groups.cancel("email").await.unwrap();
         assert_eq!(groups.get("email").await.unwrap().status.dead_letters, 1);

@@ -1,7 +1,8 @@
 //! Handlers: how a member handles messages, and the results it returns.
 //!
-//! A handler is a plain async closure. `Ok` acks; any error is a failed attempt and is retried by the topic's policy;
-//! [`Retry`], [`Bury`] and [`Skip`] choose another outcome. A panic is a failed attempt too.
+//! A handler is a plain async closure or function, see [`HandlerFn`]. `Ok` acks; any error is a failed attempt and is
+//! retried by the group's policy; [`Retry`], [`Bury`] and [`Skip`] choose another outcome. A panic is a failed attempt
+//! too. [`Layer`]s run around each call.
 
 use std::fmt;
 use std::future::Future;
@@ -16,14 +17,30 @@ use crate::message::{Message, Offset};
 use crate::settle::Verdict;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PostgresTransaction;
+#[cfg(feature = "sqlite")]
+use crate::store::sqlite::HandleNow;
+use crate::transaction::Transaction;
 
+mod burials;
 mod context;
+mod failure;
+mod function;
+mod layer;
 mod messages;
+mod report;
 mod run;
 
+pub(crate) use burials::Burials;
+pub use burials::Undecodable;
 pub use context::Context;
 pub(crate) use context::Identity;
+use failure::Mark;
+pub(crate) use function::States;
+pub use function::{HandlerFn, TransactionalFn};
+pub(crate) use layer::Layers;
+pub use layer::{Handled, Layer, Next};
 pub use messages::Messages;
+pub(crate) use report::Call;
 pub(crate) use run::{HandlerGuard, HandlerRun, Said};
 
 /// Decides whether a message is wanted, from its headers, key, type and payload.
@@ -33,7 +50,7 @@ pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
 ///
 /// ```
 /// use headwater::{Handling, Json};
-/// let large = Handling::one(|order: Json<u64>, _context| async move { println!("{}", order.0); Ok(()) })
+/// let large = Handling::one(|order: Json<u64>| async move { println!("{}", order.0); Ok(()) })
 ///     .when(|message| message.headers.get("size").is_some_and(|size| size == "large"));
 /// # let _ = large;
 /// ```
@@ -49,21 +66,53 @@ impl fmt::Debug for Handling {
     }
 }
 
+impl Handler {
+    /// Whether it runs in a transaction of the store.
+    pub(crate) fn is_transactional(&self) -> bool {
+        !matches!(self, Handler::One(_) | Handler::Batch(_))
+    }
+}
+
 impl Handling {
     fn new(handler: Handler) -> Self {
         Handling { handler, filter: None }
     }
 
-    /// One message at a time, decoded; several at once as the consumer's concurrency allows.
-    pub fn one<T, H, F>(handler: H) -> Self
+    /// One message at a time, decoded; several at once as the consumer's concurrency allows. [`HandlerFn`] lists the
+    /// forms of a handler.
+    pub fn one<Arguments, H>(handler: H) -> Self
     where
-        T: Decode + Send + 'static,
-        H: Fn(T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
+        H: HandlerFn<Arguments, HandlerResult>,
+    {
+        Handling::function(handler)
+    }
+
+    /// The same for a handler whose error type is its own: a function that returns `anyhow::Result<()>`, or a closure
+    /// that ends with `Ok::<_, MyError>(())`. In [`Handling::one`] the error type is known, so that `Ok(())` is enough.
+    ///
+    /// ```
+    /// use anyhow::Context as _;
+    /// use headwater::{Bury, Handling, Json};
+    ///
+    /// async fn ship(Json(parcels): Json<String>) -> anyhow::Result<()> {
+    ///     let parcels: i64 = parcels.parse().context("how many parcels?")?; // retried by policy
+    ///     if parcels < 0 {
+    ///         Err(Bury("a negative number of parcels")).context("while shipping")?; // a dead letter at once
+    ///     }
+    ///     Ok(())
+    /// }
+    /// let handling = Handling::function(ship);
+    /// let closure = Handling::function(|_: Json<String>| async { Ok::<_, std::io::Error>(()) });
+    /// # let _ = (handling, closure);
+    /// ```
+    pub fn function<Arguments, E, H>(handler: H) -> Self
+    where
+        H: HandlerFn<Arguments, Result<(), E>>,
+        E: Into<Failure>,
     {
         Handling::new(Handler::One(Arc::new(move |message: &Message, context| {
-            let handling = handler(T::decode(message)?, context);
-            Ok(async move { verdict_of(handling.await) }.boxed())
+            let handling = handler.start(H::Payload::decode(message)?, context);
+            Ok(async move { verdict_of(handling.await.map_err(Into::into)) }.boxed())
         })))
     }
 
@@ -80,8 +129,33 @@ impl Handling {
         })))
     }
 
-    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it,
-    /// the inbox entry and the ack commit together. Exactly once, wherever the process crashes.
+    /// One message at a time inside an open transaction of the store: what the handler writes through it, what it
+    /// publishes, the inbox entry and the ack commit together. Exactly once, wherever the process crashes, and the same
+    /// on both databases. [`Transaction`] has the rules; `$1` is the first parameter.
+    ///
+    /// ```
+    /// use headwater::transaction::Transaction;
+    /// use headwater::{Context, Handling, Json};
+    ///
+    /// let ledger = Handling::transactional(|tx: Transaction, Json(cents): Json<i64>, context: Context| async move {
+    ///     let id = context.message().message_id;
+    ///     tx.execute("INSERT INTO ledger (id, cents) VALUES ($1, $2)", (id.to_string(), cents)).await?;
+    ///     tx.publish("payments.booked", &cents).await?;
+    ///     Ok(())
+    /// });
+    /// # let _ = ledger;
+    /// ```
+    pub fn transactional<Arguments, H>(handler: H) -> Self
+    where
+        H: TransactionalFn<Arguments, HandlerResult>,
+    {
+        Handling::new(Handler::Transactional(Arc::new(move |transaction, message: &Message, context| {
+            let handling = handler.start(transaction, H::Payload::decode(message)?, context);
+            Ok(async move { verdict_of(handling.await) }.boxed())
+        })))
+    }
+
+    /// The same with the client of tokio-postgres, on PostgreSQL only.
     #[cfg(feature = "postgres")]
     pub fn in_postgres<T, H, F>(handler: H) -> Self
     where
@@ -95,19 +169,22 @@ impl Handling {
         })))
     }
 
-    /// The same inside the embedded store's own transaction, on its writer thread: nothing else is written meanwhile,
-    /// so the closure is synchronous and should be short.
+    /// The same with the connection of rusqlite, on SQLite only: on its writer thread, where nothing else is written
+    /// meanwhile, so the closure is synchronous and should be short.
     #[cfg(feature = "sqlite")]
     pub fn in_sqlite<T, H>(handler: H) -> Self
     where
         T: Decode + 'static,
         H: Fn(&rusqlite::Connection, T, &Context) -> HandlerResult + Send + Sync + 'static,
     {
-        Handling::new(Handler::Sqlite(Arc::new(
-            move |connection: &rusqlite::Connection, message: &Message, context: &Context| {
-                Ok(verdict_of(handler(connection, T::decode(message)?, context)))
-            },
-        )))
+        let handler = Arc::new(handler);
+        let start: Arc<HandleSqlite> = Arc::new(move |message: &Message, context: Context| {
+            let (payload, handler) = (T::decode(message)?, Arc::clone(&handler));
+            let handle: HandleNow<'static> =
+                Box::new(move |connection| verdict_of(handler(connection, payload, &context)));
+            Ok(handle)
+        });
+        Handling::new(Handler::Sqlite(start, Layers::default()))
     }
 
     /// Only messages for which `filter` returns true.
@@ -142,6 +219,11 @@ pub type HandlerResult = Result<(), Failure>;
 pub struct Failure(Verdict);
 
 impl Failure {
+    /// The verdict it stands for: a layer may decide by it.
+    pub fn verdict(&self) -> &Verdict {
+        &self.0
+    }
+
     pub(crate) fn into_verdict(self) -> Verdict {
         self.0
     }
@@ -155,36 +237,34 @@ impl fmt::Debug for Failure {
 
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Failure(Verdict::Failed(with_causes(&*error.into())))
+        Failure(failure::verdict_of(&*error.into()))
     }
 }
 
-/// An error with all its causes: the text is stored with the dead letter, and read long after the logs are deleted.
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Verdict::Failed(reason) => f.write_str(reason),
+            Verdict::RetryAfter(delay, reason) => write!(f, "retry after {delay:?}: {reason}"),
+            Verdict::Bury(reason) => write!(f, "buried: {reason}"),
+            Verdict::Skip => f.write_str("skipped"),
+            Verdict::Done => f.write_str("done"),
+            Verdict::Release => f.write_str("released"),
         }
-        cause = inner.source();
     }
-    text
 }
 
 /// Retry after a delay that the handler chooses; counts as an attempt.
 #[derive(Clone, Debug)]
 pub struct Retry {
-    after: Duration,
+    mark: Mark,
     reason: String,
 }
 
 impl Retry {
     /// Not before this delay has passed.
     pub fn after(delay: Duration) -> Self {
-        Retry { after: delay, reason: "the handler requested a retry".into() }
+        Retry { mark: Mark::RetryAfter(delay), reason: "the handler requested a retry".into() }
     }
 
     /// Sets the reason; it is shown with the message while it waits.
@@ -195,9 +275,15 @@ impl Retry {
     }
 }
 
-impl From<Retry> for Failure {
-    fn from(retry: Retry) -> Self {
-        Failure(Verdict::RetryAfter(retry.after, retry.reason))
+impl fmt::Display for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Retry {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.mark)
     }
 }
 
@@ -205,9 +291,15 @@ impl From<Retry> for Failure {
 #[derive(Clone, Debug)]
 pub struct Bury<R>(pub R);
 
-impl<R: Into<String>> From<Bury<R>> for Failure {
-    fn from(Bury(reason): Bury<R>) -> Self {
-        Failure(Verdict::Bury(reason.into()))
+impl<R: fmt::Display> fmt::Display for Bury<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<R: fmt::Display + fmt::Debug> std::error::Error for Bury<R> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&Mark::Bury)
     }
 }
 
@@ -215,9 +307,15 @@ impl<R: Into<String>> From<Bury<R>> for Failure {
 #[derive(Clone, Copy, Debug)]
 pub struct Skip;
 
-impl From<Skip> for Failure {
-    fn from(Skip: Skip) -> Self {
-        Failure(Verdict::Skip)
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("skipped")
+    }
+}
+
+impl std::error::Error for Skip {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&Mark::Skip)
     }
 }
 
@@ -254,12 +352,14 @@ pub(crate) enum Handler {
     One(Arc<HandleOne>),
     /// Up to a batch at a time.
     Batch(Arc<HandleBatch>),
+    /// In a transaction of the store.
+    Transactional(Arc<HandleTransactional>),
     /// In a transaction of the PostgreSQL store.
     #[cfg(feature = "postgres")]
     Postgres(Arc<HandlePostgres>),
-    /// In a transaction of the SQLite store, on its writer thread.
+    /// In a transaction of the SQLite store, on its writer thread; and the layers around it, which run there too.
     #[cfg(feature = "sqlite")]
-    Sqlite(Arc<HandleSqlite>),
+    Sqlite(Arc<HandleSqlite>, Layers),
 }
 
 impl fmt::Debug for Handler {
@@ -267,10 +367,11 @@ impl fmt::Debug for Handler {
         f.write_str(match self {
             Handler::One(_) => "one",
             Handler::Batch(_) => "batch",
+            Handler::Transactional(_) => "in a transaction",
             #[cfg(feature = "postgres")]
             Handler::Postgres(_) => "in a PostgreSQL transaction",
             #[cfg(feature = "sqlite")]
-            Handler::Sqlite(_) => "in a SQLite transaction",
+            Handler::Sqlite(..) => "in a SQLite transaction",
         })
     }
 }
@@ -283,16 +384,20 @@ pub(crate) type HandleOne =
 pub(crate) type HandleBatch =
     dyn Fn(Messages, Context) -> BoxFuture<'static, Result<Verdicts, Verdict>> + Send + Sync;
 
+/// Starts the handling of one message inside an open transaction of either database.
+pub(crate) type HandleTransactional =
+    dyn Fn(Transaction, &Message, Context) -> Result<BoxFuture<'static, Verdict>, DecodeError> + Send + Sync;
+
 /// Starts the handling of one message inside an open transaction.
 #[cfg(feature = "postgres")]
 pub(crate) type HandlePostgres = dyn Fn(PostgresTransaction, &Message, Context) -> Result<BoxFuture<'static, Verdict>, DecodeError>
     + Send
     + Sync;
 
-/// Handles one message inside an open transaction, synchronously.
+/// Decodes one message, and returns what handles it inside an open transaction, synchronously.
 #[cfg(feature = "sqlite")]
 pub(crate) type HandleSqlite =
-    dyn Fn(&rusqlite::Connection, &Message, &Context) -> Result<Verdict, DecodeError> + Send + Sync;
+    dyn Fn(&Message, Context) -> Result<HandleNow<'static>, DecodeError> + Send + Sync;
 
 fn verdict_of(result: HandlerResult) -> Verdict {
     match result {
@@ -320,11 +425,27 @@ mod tests {
     fn plain_text_is_a_failure_and_the_special_outcomes_keep_their_meaning() {
         assert_eq!(Failure::from("no stock").into_verdict(), Verdict::Failed("no stock".into()));
         assert_eq!(Failure::from(Bury("broken")).into_verdict(), Verdict::Bury("broken".into()));
+        assert_eq!(Failure::from(Bury(String::from("torn"))).into_verdict(), Verdict::Bury("torn".into()));
         assert_eq!(Failure::from(Skip).into_verdict(), Verdict::Skip);
         let retry = Retry::after(Duration::from_secs(3)).because("later");
         assert_eq!(
             Failure::from(retry).into_verdict(),
             Verdict::RetryAfter(Duration::from_secs(3), "later".into())
         );
+    }
+
+    #[test]
+    fn an_outcome_chosen_deep_inside_other_errors_is_found() {
+        use anyhow::Context as _;
+        let verdict = |error: anyhow::Error| Failure::from(error).into_verdict();
+        assert_eq!(verdict(Bury("broken").into()), Verdict::Bury("broken".into()));
+        let deep = Err::<(), _>(Bury("broken")).context("item 3").context("order 7").unwrap_err();
+        assert_eq!(verdict(deep), Verdict::Bury("order 7: item 3: broken".into()));
+        assert_eq!(verdict(anyhow::Error::from(Skip).context("not ours")), Verdict::Skip);
+        let retry = anyhow::Error::from(Retry::after(Duration::from_secs(3)).because("later"));
+        assert_eq!(verdict(retry), Verdict::RetryAfter(Duration::from_secs(3), "later".into()));
+        let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(Bury("boxed"));
+        assert_eq!(Failure::from(boxed).into_verdict(), Verdict::Bury("boxed".into()));
+        assert_eq!(verdict(anyhow::anyhow!("plain")), Verdict::Failed("plain".into()));
     }
 }

@@ -3,27 +3,41 @@
 use std::sync::{Arc, Mutex};
 
 use crate::backfill::Backfill;
+use crate::bridge::BridgePositions;
 use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
 #[cfg(feature = "cron")]
 use crate::cron::CronBuilder;
-use crate::dead_letter::DeadLetters;
+use crate::dead_letter::{AllDeadLetters, DeadLetters};
 use crate::error::Result;
+use crate::gate::Gate;
 use crate::groups::Groups;
+use crate::inbox::Inbox;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
-use crate::maintenance::{Maintenance, MaintenancePreset};
+use crate::maintenance::{Maintenance, MaintenanceSettings};
 use crate::message::{Message, Offset};
+use crate::namespace::Namespace;
+use crate::observe::attention::Figures;
 use crate::observe::metrics::Registry;
+use crate::outbox::Outbox;
 use crate::publish::Producer;
+use crate::publish::replies::{Replier, Replies};
+use crate::relays::Relays;
+use crate::scheduled::ScheduledMessages;
+use crate::store::CronStatus;
 use crate::store::{self, AuditEntry, Finding, OpenOptions, Store};
+use crate::subscription::Start;
+use crate::tail::Tail;
 use crate::topic::TopicStatus;
 use crate::topics::Topics;
 
 mod builder;
+mod shutdown;
 
 pub use builder::TopicBuilder;
+use shutdown::Gates;
 
 /// A namespace of topics in a database. Cheap to clone.
 ///
@@ -46,10 +60,16 @@ pub struct Headwater {
     store: Arc<dyn Store>,
     metrics: Arc<Registry>,
     clock: Clock,
+    /// The actor in audit entries and in the logs of processes.
+    actor: Arc<str>,
     /// How maintenance runs while consumers run; `None` for not at all.
-    maintenance: Option<MaintenancePreset>,
+    maintenance: Option<MaintenanceSettings>,
     /// What running consumers share; made when the first one runs.
     runtime: Arc<Mutex<Option<Arc<Runtime>>>>,
+    /// What else runs on it.
+    gates: Arc<Gates>,
+    /// The requests that wait for replies.
+    replies: Arc<Replies>,
 }
 
 impl Headwater {
@@ -67,17 +87,35 @@ impl Headwater {
     /// Opens a store with options.
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
         let metrics = Arc::new(Registry::new(options.health_window));
-        let clock = options.clock.clone();
+        let (clock, actor) = (options.clock.clone(), Arc::from(options.actor.as_str()));
         // With a manual clock nothing runs by itself.
         let maintenance = options.maintenance.filter(|_| clock.injected().is_none());
         let store = store::open(url, options).await?;
-        Ok(Headwater { store, metrics, clock, maintenance, runtime: Arc::default() })
+        Ok(Headwater {
+            store,
+            metrics,
+            clock,
+            actor,
+            maintenance,
+            runtime: Arc::default(),
+            gates: Arc::default(),
+            replies: Arc::default(),
+        })
     }
 
     /// The store of this handle, for authors of engines and tests. Programs and operators find all they need on the
     /// handle.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// The namespace: on PostgreSQL the schema, by which plain SQL calls its functions. `None` on SQLite, where it is a file.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        #[cfg(feature = "postgres")]
+        if let Some(postgres) = self.store.as_postgres() {
+            return Some(postgres.namespace());
+        }
+        None
     }
 
     /// Describes a topic to create.
@@ -97,7 +135,8 @@ impl Headwater {
 
     /// A producer for a topic: combines concurrent sends into few statements.
     pub fn producer(&self, topic: &str) -> Producer {
-        Producer::new(Arc::clone(&self.store), topic, &self.metrics)
+        let (gate, replies) = (Arc::clone(&self.gates.sends), Arc::clone(&self.replies));
+        Producer::new(Arc::clone(&self.store), topic, &self.metrics, gate, replies)
     }
 
     /// Describes a consumer of a group on a topic.
@@ -125,6 +164,7 @@ impl Headwater {
             Arc::clone(&self.store) as _,
             self.clock.clone(),
             Arc::clone(&self.metrics),
+            Arc::clone(&self.gates.cron),
             job,
             expression,
         )
@@ -134,11 +174,29 @@ impl Headwater {
     /// runs consumers runs them too, unless it was opened with [`OpenOptions::maintenance`] off; this handle runs them
     /// by hand, or in a process of their own.
     pub fn maintenance(&self) -> Maintenance {
-        Maintenance::new(Arc::clone(&self.store) as _)
+        Maintenance::new(Arc::clone(&self.store) as _).inside(&self.gates.maintenance)
+    }
+
+    /// The gate of opened consumers.
+    pub(crate) fn opened(&self) -> &Arc<Gate> {
+        &self.gates.opened
+    }
+
+    pub(crate) fn actor(&self) -> &str {
+        &self.actor
     }
 
     pub(crate) fn metrics(&self) -> &Registry {
         &self.metrics
+    }
+
+    /// What handlers of this handle reply with.
+    pub(crate) fn replier(&self) -> Replier {
+        Replier {
+            store: Arc::clone(&self.store),
+            metrics: Arc::clone(&self.metrics),
+            replies: Arc::clone(&self.replies),
+        }
     }
 
     /// What running consumers of this handle and its clones share.
@@ -163,6 +221,20 @@ impl Headwater {
         *self.runtime.lock().expect("no panic while held") = Some(runtime);
     }
 
+    /// Reads a topic from here on without a group: nothing is claimed or acked. `NoSuchTopic` if it does not exist; an offset
+    /// beyond the head starts at the head.
+    ///
+    /// For inspection, and for readers that need no retries and no memory of their position: see [`Tail::next`].
+    pub async fn tail(&self, topic: &str, start: Start) -> Result<Tail> {
+        let topic = self.topics().get(topic).await?;
+        Tail::open(Arc::clone(&self.store), topic, start).await
+    }
+
+    /// The scheduled messages of a topic: list, cancel, move.
+    pub fn scheduled(&self, topic: &str) -> ScheduledMessages {
+        ScheduledMessages::new(Arc::clone(&self.store), topic)
+    }
+
     /// Everything published to a topic so far that is still stored, offsets rising: for tests and inspection.
     pub async fn published(&self, topic: &str) -> Result<Vec<Message>> {
         let topics = self.topics();
@@ -176,9 +248,34 @@ impl Headwater {
         Ok(messages)
     }
 
-    /// The dead letters of a group: list, show, redrive, purge.
-    pub fn dead_letters(&self, topic: &str, group: &str) -> DeadLetters {
-        DeadLetters::new(Arc::clone(&self.store), topic, group)
+    /// The dead letters of every source: park, list, show, redrive, delete; and with [`DeadLetters::of`] those of a group.
+    pub fn dead_letters(&self) -> DeadLetters {
+        DeadLetters::new(&self.store)
+    }
+
+    /// The dead letters of all groups and topics.
+    pub fn all_dead_letters(&self) -> AllDeadLetters {
+        AllDeadLetters::new(Arc::clone(&self.store))
+    }
+
+    /// The outbox: entries for external brokers, each with a status.
+    pub fn outbox(&self) -> Outbox {
+        Outbox::new(&self.store)
+    }
+
+    /// The inbox: a handler processes a message once, for messages that come from elsewhere.
+    pub fn inbox(&self) -> Inbox {
+        Inbox::new(&self.store)
+    }
+
+    /// The positions of bridges: how far each has read what another broker has.
+    pub fn bridge_positions(&self) -> BridgePositions {
+        BridgePositions::new(&self.store)
+    }
+
+    /// The registered relays: what the crate `headwater-relay` relays where.
+    pub fn relays(&self) -> Relays {
+        Relays::new(&self.store)
     }
 
     /// The backfills of all topics, newest first.
@@ -192,14 +289,43 @@ impl Headwater {
         self.store.release_lease(token).await
     }
 
+    /// The cron jobs that were ever started on this store, by name: what each does and its last tick. `CronStatus` knows
+    /// the next tick with the feature `cron`.
+    pub async fn cron_jobs(&self) -> Result<Vec<CronStatus>> {
+        self.store.cron_jobs().await
+    }
+
     /// The changes that operators made, newest first, at most `limit`.
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         self.store.audit(limit).await
     }
 
-    /// Checks the invariants of everything stored. An empty result means that the store is sound.
+    /// Checks the invariants of everything stored. An empty result means that the store is sound; see
+    /// [`Headwater::attention`] for what should be done although it is.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
         self.store.doctor().await
+    }
+
+    /// What an operator should act on although the store is sound: no process runs maintenance, a group that is not
+    /// served, retention about to remove unread messages, settings that cannot work together, and so on. Each with
+    /// what to do. Errors of the store are found by [`Headwater::doctor`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// let headwater = headwater::Headwater::in_memory().await?;
+    /// headwater.topic("news").pub_sub().create().await?;
+    /// headwater.producer("news").send(&1).await?;
+    /// assert_eq!(headwater.attention().await?[0].check, "zero_subscriptions");
+    /// # headwater.close().await }
+    /// ```
+    pub async fn attention(&self) -> Result<Vec<Finding>> {
+        let mut findings = Figures::read(&*self.store).await?.attention();
+        findings.extend(self.processes().attention().await?);
+        #[cfg(feature = "postgres")]
+        if let Some(postgres) = self.store.as_postgres() {
+            return Ok([findings, postgres.attention().await?].concat());
+        }
+        Ok(findings)
     }
 
     /// Settings of the database server that weaken durability: less survives a crash than is promised. They are not
@@ -210,10 +336,5 @@ impl Headwater {
             return postgres.durability().await;
         }
         Ok(Vec::new())
-    }
-
-    /// Stops background work and closes the connections.
-    pub async fn close(&self) -> Result<()> {
-        self.store.close().await
     }
 }

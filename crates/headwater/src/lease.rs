@@ -209,6 +209,21 @@ pub struct Claimed {
     pub recheck_after: Option<Duration>,
     /// Requested subscriptions that are not active, and their states. They got nothing.
     pub inactive: Vec<(SubscriptionId, SubscriptionState)>,
+    /// Messages that the claim buried, because their attempts were used up by leases that were lost.
+    pub used_up: Vec<UsedUp>,
+}
+
+/// A message whose every attempt ended with a lost lease: a claim made it a dead letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedUp {
+    /// The subscription.
+    pub subscription_id: SubscriptionId,
+    /// The message.
+    pub offset: Offset,
+    /// How many attempts it had.
+    pub attempts: u32,
+    /// The reason, as in the dead letter.
+    pub error: String,
 }
 
 /// How much of an outstanding range to hand out, or whether to bury it instead.

@@ -55,9 +55,12 @@
 //! orders.send(&"a kettle").key("customer-1").header("source", "web").await?;
 //! // A batch: all of it or nothing, in one statement.
 //! orders.send_batch(&[NewMessage::json(&"a cup")?, NewMessage::json(&"a pot")?]).await?;
-//! // Scheduled: it gets its offset when it is due.
-//! let tomorrow = jiff::Timestamp::now() + Duration::from_secs(24 * 3_600);
-//! assert_eq!(orders.send(&"remind me").deliver_at(tomorrow).await?.offset, None);
+//! // Scheduled: it gets its offset when it is due. Until then `headwater.scheduled` lists, moves and cancels it.
+//! let reminder = orders.send(&"remind me").delay(Duration::from_secs(24 * 3_600)).await?;
+//! assert_eq!(reminder.offset, None);
+//! assert!(headwater.scheduled("orders").cancel(reminder.message_id).await?);
+//! // With a time to live: skipped and counted if no handler gets it in time.
+//! orders.send(&"price?").expires_in(Duration::from_secs(5)).await?;
 //! // Deduplicated: a repeat within the topic's window returns the first message's offset.
 //! let first = orders.send(&"pay").dedup_key("payment-9").await?;
 //! let again = orders.send(&"pay").dedup_key("payment-9").await?;
@@ -65,16 +68,24 @@
 //! # headwater.close().await }
 //! ```
 //!
-//! To publish in your own transaction, so that a rollback also discards the message: [`store::postgres::publish`] with
-//! tokio-postgres, `store::postgres::sqlx::publish` with sqlx (feature `sqlx`), [`store::sqlite::publish`] with
-//! rusqlite, or plain SQL from any language: `SELECT headwater.publish('orders', '{"n":1}')`. On a schedule:
-//! [`Headwater::cron`].
+//! To wait for an answer: [`Producer::request`] and [`Context::reply`].
+//!
+//! To publish in your own transaction, so that a rollback also discards the message, pass it to
+//! [`within`](publish::Sends::within): `orders.send(&order).within(&mut transaction).await?` with tokio-postgres or sqlx
+//! (feature `sqlx`), `orders.send(&order).within(&transaction)?` with rusqlite; or plain SQL from any language: `SELECT
+//! headwater.publish('orders', '{"n":1}')`. On a schedule: [`Headwater::cron`].
+//!
+//! # Other systems
+//! What must reach an external broker with a status of its own goes to the [`outbox`], in the transaction of the change it is about; a
+//! message that comes from elsewhere is processed once with the [`inbox`]; and what only a person can decide is parked in the dead letters
+//! ([`Headwater::dead_letters`]). Each has `within(&transaction)` for [`Headwater::transaction`] and [`Handling::transactional`].
 //!
 //! # Consuming
 //! A consumer serves a group on a topic with one or more members. A [`Handling`] describes how a member handles
 //! messages:
 //!
 //! ```
+//! use headwater::transaction::Transaction;
 //! use headwater::{Context, Handling, Json, Messages};
 //!
 //! // One message at a time, several at once as the consumer's `concurrency` allows.
@@ -88,27 +99,31 @@
 //!     Ok(())
 //! });
 //! // In the store's own transaction: the write, the inbox entry and the ack commit together. Exactly once.
-//! let once = Handling::in_sqlite(|connection, Json(n): Json<i64>, _: &Context| {
-//!     connection.execute("INSERT INTO ledger (n) VALUES (?1)", [n])?;
+//! let once = Handling::transactional(|tx: Transaction, Json(n): Json<i64>| async move {
+//!     tx.execute("INSERT INTO ledger (n) VALUES ($1)", (n,)).await?;
 //!     Ok(())
 //! });
 //! # let _ = (one, many, once);
 //! ```
 //!
-//! [`ConsumerBuilder::member`](consumer::ConsumerBuilder::member) is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL. Programs
+//! [`ConsumerBuilder::member`](consumer::ConsumerBuilder::member) is short for the first. [`Handling::in_sqlite`] and [`Handling::in_postgres`] are the last
+//! one with the database's own driver. Handlers share what the consumer was given by
+//! [`state`](consumer::ConsumerBuilder::state), and [`layer`](consumer::ConsumerBuilder::layer) runs code of yours around each call. Programs
 //! with their own loop take batches from [`ConsumerBuilder::open`](consumer::ConsumerBuilder::open).
 //!
 //! # Outcomes
 //! | a handler returns | and the message |
 //! |---|---|
 //! | `Ok(())` | is done |
-//! | any error, by `?` | is retried after the topic's back-off; after `max_attempts` it becomes a dead letter |
+//! | any error, by `?` | is retried after the group's back-off; after `max_attempts` it becomes a dead letter |
 //! | [`Retry::after`] | is retried after that time; counts as an attempt |
 //! | [`Bury`] | becomes a dead letter at once, with the reason |
 //! | [`Skip`] | is done, and counted separately |
 //!
 //! A panic and a `timeout` are errors like any other. A payload that cannot be decoded becomes a dead letter at once:
-//! it would fail each time. A process that crashes loses nothing: its messages are redelivered within seconds. See
+//! it would fail each time ([`ConsumerBuilder::undecodable`](consumer::ConsumerBuilder::undecodable) chooses otherwise). After 100 burials in a row a
+//! group pauses itself ([`ConsumerBuilder::pause_after_burials`](consumer::ConsumerBuilder::pause_after_burials)): a wrong deploy does not empty a
+//! backlog into the dead letters. A process that crashes loses nothing: its messages are redelivered within seconds. See
 //! [`Failure`] for an example, and [`Headwater::dead_letters`] for listing and redriving dead letters.
 //!
 //! # Members and filters
@@ -147,7 +162,7 @@
 //!
 //! # Lifecycle of a group
 //! A group exists from its first subscription until it is cancelled, whether or not a process serves it. Running
-//! consumers send heartbeats for it. A group without a heartbeat for longer than its topic's `heartbeat_timeout` is
+//! consumers send heartbeats for it. A group without a heartbeat for longer than its `heartbeat_timeout` is
 //! dead: a pub/sub topic no longer keeps messages for it, its position is kept, and its next heartbeat or subscription
 //! makes it active again. A paused group, in contrast, loses nothing. [`Headwater::groups`] shows and manages groups:
 //!
@@ -158,7 +173,7 @@
 //! use headwater::health::HealthState;
 //!
 //! let headwater = Headwater::in_memory().await?;
-//! headwater.topic("orders").preset(Preset::Standard).create().await?; // kept for a day after every group is done
+//! headwater.topic("orders").preset(Preset::Standard).create_if_missing().await?; // kept for a day after every group is done
 //! let running = headwater
 //!     .consumer("orders", "email")
 //!     .member("mailer", |Json(_): Json<u64>, _: Context| async { Ok(()) })
@@ -187,21 +202,29 @@
 //! maintenance. See [`Headwater::maintenance`] for running it elsewhere or by hand, and [`OpenOptions::maintenance`]
 //! for switching it off.
 //!
+//! # Processes
+//! A [process](process) (saga) has several steps, each a command to a topic with a time-out, attempts and a compensation.
+//! [`Headwater::processes`] starts, finds and manages them: killed anywhere, a process continues where it was, and a command has
+//! its effect once.
+//!
 //! # Order
-//! With [`TopicBuilder::ordered_by_key`] messages of one key are handled strictly in order across all processes: those
-//! behind a failed one wait for it, other keys continue. Without it offsets rise within a lease, and leases are handled
-//! concurrently.
+//! With [`ConsumerBuilder::ordered_by_key`](consumer::ConsumerBuilder::ordered_by_key) a group handles messages of one key strictly in order across
+//! all processes: those behind a failed one wait for it, other keys continue. [`TopicBuilder::ordered_by_key`] is the
+//! default of a topic's groups. Without either, offsets rise within a lease, and leases are handled concurrently.
+//! Attempts, back-off and heartbeats are a group's own in the same way.
 //!
 //! # Shutdown
 //! [`Running::shutdown`] claims nothing more, releases the messages that no handler has started, waits for running
 //! handlers up to the given time and returns once their outcomes are stored; other processes can claim the released
-//! messages at once. Dropping a [`Running`] stops it without waiting.
+//! messages at once. Dropping a [`Running`] stops it without waiting, and logs a WARN. [`Headwater::shutdown`] does all of it for a handle: it
+//! ends cron jobs, then all consumers at once, then producers, closes the store, and returns what was left unfinished.
 //!
 //! # Observing
 //! [`Running::health`], [`Producer::health`] and [`cron::CronJob::health`] return rates, percentiles, totals and the last errors
 //! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
-//! publisher to handler ([`trace`]); with the feature `otel` so do those of tracing-opentelemetry. [`Headwater::groups`] shows
-//! the progress of each group, [`Headwater::doctor`] what is wrong.
+//! publisher to handler ([`trace`]); with the feature `otel` so do those of tracing-opentelemetry. Failures are logged with topic, group,
+//! member, offset, message id, attempt and error: a burial, a panic and a timeout as WARN, a retry as DEBUG, and as INFO if one attempt is
+//! left. [`Headwater::groups`] shows the progress of each group, [`Headwater::doctor`] what is wrong.
 //!
 //! # Testing
 //! A store in memory, a clock that the test moves and a consumer that runs step by step: no test sleeps.
@@ -241,11 +264,12 @@
 //! ```
 //!
 //! The crate root has the types that most programs use. The rest is in modules: settings of topics in [`topic`], builders and limits of consumers in
-//! [`consumer`], codecs in [`codec`], cron jobs in [`cron`], maintenance in [`maintenance`], what tests use in [`testing`], figures in
+//! [`consumer`], layers in [`handler`], the store's transaction in [`transaction`], codecs in [`codec`], [`outbox`], [`inbox`] and positions of bridges in [`bridge`], cron jobs in [`cron`], maintenance in [`maintenance`], what tests use in [`testing`], figures in
 //! [`health`], and the types for operators and engines in [`store`].
 //! `examples/` has programs to copy from, and `docs/life-of-a-message.md` follows one message through the code.
 
 mod backfill;
+pub mod bridge;
 mod clock;
 pub mod codec;
 pub mod consumer;
@@ -253,9 +277,11 @@ pub mod consumer;
 pub mod cron;
 mod dead_letter;
 mod error;
+mod gate;
 mod groups;
-mod handler;
+pub mod handler;
 mod headwater;
+pub mod inbox;
 mod lease;
 mod lease_thread;
 pub mod limits;
@@ -264,13 +290,20 @@ mod message;
 mod name;
 mod namespace;
 mod observe;
+pub mod outbox;
+pub mod process;
 pub mod publish;
+pub mod relays;
+mod repository;
+pub mod scheduled;
 pub mod settle;
 pub mod store;
 mod subscription;
+pub mod tail;
 pub mod testing;
 pub mod topic;
 mod topics;
+pub mod transaction;
 
 pub use clock::Clock;
 #[doc(inline)]
@@ -283,6 +316,7 @@ pub use consumer::{Batch, Consumer, EndReason, Running};
 pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
 pub use groups::Groups;
+#[doc(inline)]
 pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
@@ -290,19 +324,33 @@ pub use name::{GroupName, TopicName};
 pub use observe::{health, trace};
 #[doc(inline)]
 pub use publish::Producer;
-/// The driver of the connections that handlers in SQLite transactions get; use this re-export, so that versions match.
-#[cfg(feature = "sqlite")]
-pub use rusqlite;
 #[doc(inline)]
 pub use store::OpenOptions;
 pub use subscription::{DeliveryPolicy, Start, SubscriptionState};
-/// The driver whose transactions handlers and publishers use on PostgreSQL.
-#[cfg(feature = "postgres")]
-pub use tokio_postgres;
 
 #[doc(inline)]
 pub use topic::{Preset, TopicSettings};
 pub use topics::Topics;
+
+// The crates whose types are part of this API: programs that use these re-exports always have the version that fits.
+/// Payloads are [`bytes::Bytes`].
+pub use bytes;
+/// Times are [`jiff::Timestamp`].
+pub use jiff;
+/// Types in [`Protobuf`] implement `prost::Name`.
+#[cfg(feature = "protobuf")]
+pub use prost;
+/// The driver of transactions and connections on SQLite: of handlers, and for [`publish::Sends::within`].
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+/// A driver of transactions on PostgreSQL, for [`publish::Sends::within`].
+#[cfg(feature = "sqlx")]
+pub use sqlx;
+/// The driver of transactions on PostgreSQL: of handlers, and for [`publish::Sends::within`].
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;
+/// Ids of messages are [`uuid::Uuid`].
+pub use uuid;
 
 /// The README's programs compile.
 #[cfg(doctest)]

@@ -7,13 +7,16 @@ use jiff::Timestamp;
 mod jobs;
 mod plan;
 mod runner;
+mod settings;
 pub(crate) mod stop;
+mod survey;
 mod term;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topics;
 
-pub use runner::{Maintaining, Maintenance, MaintenancePreset};
+pub use runner::{Maintaining, Maintenance};
+pub use settings::{MaintenancePreset, MaintenanceSettings};
 
 /// A maintenance job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +24,7 @@ pub enum Job {
     /// Advances heads, closes gaps, hands out late messages, moves scheduled messages that are due into the log. Every
     /// second.
     Heads,
-    /// Detects dead subscriptions. Every minute; more often where a topic has a heartbeat timeout under two minutes.
+    /// Detects dead subscriptions. Every minute; more often where a heartbeat timeout is under five minutes.
     DeadDetection,
     /// Maintains the completion records of reference counting. Every second.
     Tracking,
@@ -29,15 +32,20 @@ pub enum Job {
     MessageCleanup,
     /// Creates partitions ahead, and drops old ones. Every minute.
     Partitions,
-    /// Removes subscriptions, inbox entries and dedup keys after their retention. Every day.
+    /// Removes subscriptions, ended processes and dedup keys after their retention. Every day.
     SubscriptionCleanup,
+    /// Removes inbox entries and published entries of the outbox after their retention. Every five minutes, in batches, with
+    /// pauses between them.
+    EntryCleanup,
     /// Runs backfills at their pace. Checked for every five seconds.
     Backfill,
+    /// Exports metrics of all groups and topics, and logs topics without subscriptions. Every 15 seconds.
+    Survey,
 }
 
 impl Job {
     /// Every job, in the order in which one round runs them.
-    pub const ALL: [Job; 7] = [
+    pub const ALL: [Job; 9] = [
         Job::Heads,
         Job::DeadDetection,
         Job::Tracking,
@@ -45,6 +53,8 @@ impl Job {
         Job::MessageCleanup,
         Job::Partitions,
         Job::SubscriptionCleanup,
+        Job::EntryCleanup,
+        Job::Survey,
     ];
 
     /// The name that the stores and the CLI use.
@@ -56,8 +66,27 @@ impl Job {
             Job::MessageCleanup => "message_cleanup",
             Job::Partitions => "partitions",
             Job::SubscriptionCleanup => "subscription_cleanup",
+            Job::EntryCleanup => "entry_cleanup",
             Job::Backfill => "backfill",
+            Job::Survey => "survey",
         }
+    }
+
+    /// The longest interval that can be set for it.
+    fn interval_max(self) -> Duration {
+        const MINUTE: Duration = Duration::from_secs(60);
+        match self {
+            // Detection that pauses for longer than three minutes does not declare groups dead.
+            Job::Heads | Job::Tracking | Job::DeadDetection => MINUTE,
+            Job::Partitions | Job::Backfill | Job::Survey => MINUTE * 5,
+            Job::MessageCleanup | Job::EntryCleanup => MINUTE * 60,
+            Job::SubscriptionCleanup => MINUTE * 60 * 24,
+        }
+    }
+
+    /// After how long without a run it is overdue, whatever its interval is set to.
+    pub(crate) fn overdue_after(self) -> Duration {
+        (self.interval_max() * 3).max(crate::observe::attention::MAINTENANCE_SILENT)
     }
 }
 

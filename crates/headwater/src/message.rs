@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::limits::{
-    HEADER_VALUE_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX, PUBLISH_BYTES_MAX, PUBLISH_MESSAGES_MAX,
+    DELAY_MAX, HEADER_VALUE_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX, PUBLISH_BYTES_MAX,
+    PUBLISH_MESSAGES_MAX,
 };
 use crate::name::check_name;
+use crate::observe::trace::TraceContext;
 
 /// A message's number in its topic: 1 or more, rising, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +32,11 @@ impl fmt::Debug for Offset {
         self.0.fmt(f)
     }
 }
+
+/// The header with how long a message may wait before it is handled, in milliseconds since it entered the log. Relative to
+/// [`Message::created_at`], which is a time of the database: the publisher's clock has no part in it, and plain SQL can
+/// set it as any other header.
+const EXPIRES_IN_MS: &str = "headwater-expires-in-ms";
 
 /// String headers, sorted by name.
 pub type Headers = BTreeMap<String, String>;
@@ -53,6 +62,8 @@ pub struct NewMessage {
     pub dedup_key: Option<String>,
     /// The earliest time of delivery; `None` for at once.
     pub deliver_at: Option<Timestamp>,
+    /// How long after it is published, by the database's clock, it is delivered at the earliest. Not beside `deliver_at`.
+    pub delay: Option<Duration>,
 }
 
 impl NewMessage {
@@ -75,10 +86,10 @@ impl NewMessage {
         self
     }
 
-    /// Sets the key.
+    /// Sets the key: text, a number, an id, or whatever else can be displayed.
     #[must_use]
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+    pub fn key(mut self, key: impl fmt::Display) -> Self {
+        self.key = Some(key.to_string());
         self
     }
 
@@ -117,10 +128,34 @@ impl NewMessage {
         self
     }
 
-    /// Schedules the message: it is not delivered before this time.
+    /// Schedules the message: it is not delivered before this time. Replaces a delay.
     #[must_use]
     pub fn deliver_at(mut self, at: Timestamp) -> Self {
-        self.deliver_at = Some(at);
+        (self.deliver_at, self.delay) = (Some(at), None);
+        self
+    }
+
+    /// Schedules the message: it is not delivered before this much time has passed since it was published, by the
+    /// database's clock and not by this machine's. Replaces a time of delivery.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        (self.deliver_at, self.delay) = (None, Some(delay));
+        self
+    }
+
+    /// Lets it expire if it is not handled within this time, as the header `headwater-expires-in-ms`: consumers then skip and
+    /// count it, and ack it. The time begins when it is published, or when a scheduled message is due, by the database's
+    /// clock.
+    #[must_use]
+    pub fn expires_in(self, within: Duration) -> Self {
+        self.header(EXPIRES_IN_MS, within.as_nanos().div_ceil(1_000_000).to_string())
+    }
+
+    /// Gives it this trace context, unless it has one. Without it a message gets the one of the task or span that publishes
+    /// it.
+    #[must_use]
+    pub fn traced(mut self, context: &TraceContext) -> Self {
+        context.inject(&mut self);
         self
     }
 
@@ -138,26 +173,18 @@ impl NewMessage {
                 check_name(field, value)?;
             }
         }
+        if let Some(delay) = self.delay {
+            if self.deliver_at.is_some() {
+                return Err(Error::invalid("delay", "deliver_at is set as well; set one of the two"));
+            }
+            if delay > DELAY_MAX {
+                return Err(Error::invalid("delay", "longer than 366 days"));
+            }
+        }
         if self.payload.len() > PAYLOAD_BYTES_MAX {
             return Err(Error::payload_too_large("of any kind", self.payload.len(), PAYLOAD_BYTES_MAX));
         }
-        if self.headers.len() > HEADERS_MAX {
-            let count = self.headers.len();
-            return Err(Error::invalid(
-                "headers",
-                format!("{count} headers, at most {HEADERS_MAX} are allowed"),
-            ));
-        }
-        for (name, value) in &self.headers {
-            check_name("header name", name)?;
-            if value.len() > HEADER_VALUE_BYTES_MAX || value.contains('\0') {
-                return Err(Error::invalid(
-                    "header value",
-                    format!("header {name} must be at most {HEADER_VALUE_BYTES_MAX} bytes without NUL"),
-                ));
-            }
-        }
-        Ok(())
+        check_headers(&self.headers)
     }
 
     /// The headers as the JSON object the engines store; `None` when there are none.
@@ -167,6 +194,22 @@ impl NewMessage {
         }
         Some(serde_json::to_string(&self.headers).expect("a map of strings is always JSON"))
     }
+}
+
+/// Checks headers: how many, their names and their values.
+pub(crate) fn check_headers(headers: &Headers) -> Result<()> {
+    if headers.len() > HEADERS_MAX {
+        let count = headers.len();
+        return Err(Error::invalid("headers", format!("{count} headers, at most {HEADERS_MAX} are allowed")));
+    }
+    for (name, value) in headers {
+        check_name("header name", name)?;
+        if value.len() > HEADER_VALUE_BYTES_MAX || value.contains('\0') {
+            let rule = format!("header {name} must be at most {HEADER_VALUE_BYTES_MAX} bytes without NUL");
+            return Err(Error::invalid("header value", rule));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a whole publish call before anything is written: all or nothing.
@@ -214,16 +257,22 @@ pub struct Message {
 }
 
 impl Message {
-    /// The stable hash that selects the message's lane: of its key, or of its id without a key.
-    ///
-    /// XXH3 and not the database's hash: it must be the same on every engine, version and client.
+    /// A stable hash of the key, or of the id without a key: the same on every engine, version and client.
     pub fn key_hash(&self) -> u64 {
         key_hash_of(self.key.as_deref(), self.message_id)
     }
 
-    /// The lane of this message among `lanes`.
+    /// The lane of this message among `lanes`: by its key, or by its id without a key.
     pub fn lane(&self, lanes: u16) -> u16 {
         lane_of(self.key.as_deref(), self.message_id, lanes)
+    }
+
+    /// When it expires, if it does: see [`NewMessage::expires_in`]. A header that is not a number of milliseconds means
+    /// never.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        // Almost no message has headers.
+        let within_ms: u64 = self.headers.get(EXPIRES_IN_MS)?.parse().ok()?;
+        self.created_at.checked_add(Duration::from_millis(within_ms)).ok()
     }
 
     /// Its approximate size in memory, in bytes; the limits of buffers count it.
@@ -248,9 +297,13 @@ fn key_hash_of(key: Option<&str>, message_id: Uuid) -> u64 {
 }
 
 /// The lane of a message of which only the key and the id are known: the same as [`Message::lane`].
+///
+/// SHA-256 and no faster hash: PostgreSQL computes the same (`lane_of` in `claim_ordered.sql`) for consumers in plain SQL,
+/// and has no other hash that is the same in every version, on every machine and in restricted builds.
 pub(crate) fn lane_of(key: Option<&str>, message_id: Uuid, lanes: u16) -> u16 {
-    let lane = key_hash_of(key, message_id) % u64::from(lanes.max(1));
-    u16::try_from(lane).expect("a remainder of a 16-bit number fits 16 bits")
+    let digest = Sha256::digest(key.map_or(message_id.as_bytes().as_slice(), str::as_bytes));
+    let hash = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    u16::try_from(hash % u32::from(lanes.max(1))).expect("a remainder of a 16-bit number fits 16 bits")
 }
 
 /// The result of publishing one message.

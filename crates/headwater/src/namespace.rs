@@ -65,13 +65,15 @@ impl fmt::Display for Namespace {
 pub enum StoreUrl {
     /// `sqlite:path`, `sqlite::memory:`, with `?namespace=` naming a file beside it.
     Sqlite(SqlitePath),
-    /// `postgres://…`, with `?namespace=` naming a schema. The URL is kept without that parameter. It may name several
-    /// servers (`postgres://a,b/db`): the one that accepts writes is used.
+    /// `postgres://…`, with `?namespace=` naming a schema and `?replica=` naming standbys. The URL is kept without these
+    /// parameters. It may name several servers (`postgres://a,b/db`): the one that accepts writes is used.
     Postgres {
         /// The URL for the driver. May contain a password: never printed.
         url: String,
         /// The schema.
         namespace: Namespace,
+        /// The same URL for the standbys that `?replica=host:port` names, from which messages may be read.
+        replica: Option<String>,
     },
 }
 
@@ -102,11 +104,13 @@ impl StoreUrl {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Self::parse_postgres(url, namespace);
         }
-        let scheme = url.split(':').next().unwrap_or_default();
-        Err(Error::invalid(
-            "store",
-            format!("scheme {scheme:?} is not known; use sqlite:path or postgres://user@host/database"),
-        ))
+        let rule = match url.split_once(':') {
+            None => format!("{url:?} has no scheme; write sqlite:{url} for a file of that name"),
+            Some((scheme, _)) => {
+                format!("scheme {scheme:?} is not known; use sqlite:path or postgres://user@host/database")
+            }
+        };
+        Err(Error::invalid("store", rule))
     }
 
     fn parse_sqlite(rest: &str, namespace: Option<&str>) -> Result<Self> {
@@ -144,21 +148,46 @@ impl StoreUrl {
     fn parse_postgres(url: &str, namespace: Option<&str>) -> Result<Self> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         // The other parameters stay as written: the driver decodes them by its own rule.
-        let (mut kept, mut from_query) = (Vec::new(), None);
+        let (mut kept, mut from_query, mut standbys) = (Vec::new(), None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match form_urlencoded::parse(pair.as_bytes()).next() {
                 Some((name, value)) if name == "namespace" => from_query = Some(value.into_owned()),
+                Some((name, value)) if name == "replica" => standbys = Some(value.into_owned()),
                 _ => kept.push(pair),
             }
         }
+        let replica = standbys.map(|standbys| replica_url(base, &kept, &standbys)).transpose()?;
         let kept = kept.join("&");
         let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{kept}") };
         let namespace = match namespace.or(from_query.as_deref()) {
             Some(name) => Namespace::new(name)?,
             None => Namespace::default(),
         };
-        Ok(StoreUrl::Postgres { url, namespace })
+        Ok(StoreUrl::Postgres { url, namespace, replica })
     }
+}
+
+/// The URL of standbys: what the primary's says, with their hosts, and only for reading.
+fn replica_url(base: &str, kept: &[&str], standbys: &str) -> Result<String> {
+    let is_host =
+        |text: &str| !text.is_empty() && !text.contains(['@', '?', '#', ' ']) && !text.contains("//");
+    if !standbys.split(',').all(is_host) {
+        return Err(Error::invalid(
+            "store",
+            format!("replica={standbys:?} must be host, host:port or several with commas between them"),
+        ));
+    }
+    // A path is the folder of a socket; in this place of a URL its slashes are encoded.
+    let standbys = standbys.replace('/', "%2F");
+    let (scheme, rest) = base.split_once("://").expect("the caller has checked the scheme");
+    let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let user = authority.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
+    let others = kept.iter().filter(|pair| {
+        let name = pair.split('=').next().unwrap_or_default();
+        !["host", "hostaddr", "port", "target_session_attrs"].contains(&name)
+    });
+    let query: Vec<&str> = others.copied().chain(["target_session_attrs=read-only"]).collect();
+    Ok(format!("{scheme}://{user}{standbys}/{database}?{}", query.join("&")))
 }
 
 impl fmt::Debug for StoreUrl {
@@ -196,7 +225,7 @@ mod tests {
             StoreUrl::Sqlite(SqlitePath::File("a/o.run_7.db".into()))
         );
         assert_eq!(parse("sqlite::memory:"), StoreUrl::Sqlite(SqlitePath::Memory));
-        let StoreUrl::Postgres { url, namespace } =
+        let StoreUrl::Postgres { url, namespace, .. } =
             parse("postgres://u:p@h/d?sslmode=require&namespace=run_7")
         else {
             panic!("a PostgreSQL URL");
@@ -208,6 +237,28 @@ mod tests {
         assert_eq!(url, "postgres://h/d?options=-c%20role%3Dr");
         for bad in ["mysql://x", "orders.db", "sqlite:", "sqlite:x.db?cache=shared"] {
             assert!(StoreUrl::parse(bad, None).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_replica_has_the_primarys_user_and_parameters_and_its_own_hosts() {
+        let replica_of = |url| match StoreUrl::parse(url, None) {
+            Ok(StoreUrl::Postgres { url, replica, .. }) => (url, replica),
+            other => panic!("{other:?}"),
+        };
+        let (url, replica) = replica_of("postgres://u:p@a,b:2/d?replica=c:7&sslmode=require");
+        assert_eq!(url, "postgres://u:p@a,b:2/d?sslmode=require");
+        assert_eq!(
+            replica.as_deref(),
+            Some("postgres://u:p@c:7/d?sslmode=require&target_session_attrs=read-only")
+        );
+        let (url, replica) =
+            replica_of("postgres:///d?host=/run/pg&user=u&replica=c,d:9&target_session_attrs=read-write");
+        assert_eq!(url, "postgres:///d?host=/run/pg&user=u&target_session_attrs=read-write");
+        assert_eq!(replica.as_deref(), Some("postgres://c,d:9/d?user=u&target_session_attrs=read-only"));
+        for bad in ["replica=", "replica=a,,b", "replica=postgres://x/d", "replica=u@h"] {
+            let error = StoreUrl::parse(&format!("postgres://a/d?{bad}"), None).unwrap_err();
+            assert!(error.to_string().contains("replica"), "{error}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Observability of a running program: metrics, health, recent errors and traces. O(1) per message everywhere.
 
+pub(crate) mod attention;
 pub(crate) mod errors;
 pub mod health;
 pub(crate) mod metrics;

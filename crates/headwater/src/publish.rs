@@ -1,21 +1,31 @@
 //! The producer: combines concurrent sends into one statement, and delays none of them for it.
 
 use std::borrow::Cow;
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::codec::IntoMessage;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::{Gate, Inside};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::observe::health::Health;
 use crate::observe::metrics::{Registry, TopicMetrics};
 use crate::observe::trace;
 use crate::store::Store;
+
+pub(crate) mod replies;
+mod request;
+mod sends;
+mod within;
+
+use replies::Replies;
+pub use request::Requests;
+pub use sends::{Sends, SendsBatch};
+pub(crate) use within::wrong_engine;
+pub use within::{Publishing, Transaction};
 
 /// Most sends that wait for a batch; beyond it `send` waits: back-pressure.
 const QUEUE_SENDS_MAX: usize = 4_096;
@@ -34,6 +44,9 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub struct Producer {
     topic: Arc<Result<Log>>,
     queue: mpsc::Sender<Sending>,
+    /// Sends are inside until they are answered.
+    gate: Arc<Gate>,
+    replies: Arc<Replies>,
 }
 
 /// One message to publish, and the channel its sender waits on.
@@ -44,14 +57,23 @@ struct Sending {
 }
 
 impl Producer {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: &str, metrics: &Registry) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        topic: &str,
+        metrics: &Registry,
+        gate: Arc<Gate>,
+        replies: Arc<Replies>,
+    ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_SENDS_MAX);
         let log = TopicName::new(topic).map(|topic| Log { store, metrics: metrics.topic(&topic), topic });
         if let Ok(log) = &log {
-            // Ends when the last clone of the producer is dropped and everything queued has been answered.
-            tokio::spawn(run(log.clone(), waiting));
+            // Ends when the last clone of the producer is dropped and everything queued has been answered. On a thread
+            // without a runtime, such as SQLite's writer, only publishing within a transaction works.
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(run(log.clone(), waiting));
+            }
         }
-        Producer { topic: Arc::new(log), queue }
+        Producer { topic: Arc::new(log), queue, gate, replies }
     }
 
     /// Publishes one message, or a value that makes one, when awaited; returns once it is durable.
@@ -67,100 +89,64 @@ impl Producer {
     /// # Ok(()) }
     /// ```
     pub fn send(&self, message: impl IntoMessage) -> Sends<'_> {
-        Sends { producer: self, message: message.into_message() }
+        Sends::new(Cow::Borrowed(self), message.into_message())
     }
 
     fn log(&self) -> Result<&Log> {
         (*self.topic).as_ref().map_err(Error::copy)
     }
 
-    async fn send_now(&self, message: Result<NewMessage>) -> Result<Published> {
-        let log = self.log()?;
-        let mut message = message?;
-        // Here and not in the queue's task: the trace context belongs to the caller's task.
-        trace::inject(&mut message);
-        // Checked here, so that one bad message fails alone and not with its batch.
-        message.validate()?;
-        let (answer, answered) = oneshot::channel();
-        let stopped =
-            || Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", log.topic));
-        self.queue.send(Sending { message, answer }).await.map_err(|_| stopped())?;
-        answered.await.map_err(|_| stopped())?
+    /// A send under way: the end of the handle waits for it.
+    fn enter(&self, log: &Log) -> Result<Inside> {
+        self.gate.enter().ok_or_else(|| log.stopped())
     }
 
-    /// Publishes all of a batch or nothing, in one statement of its own.
-    pub async fn send_batch(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
+    async fn send_now(&self, message: Result<NewMessage>) -> Result<Published> {
         let log = self.log()?;
-        let published = log.publish(&traced(messages)).await;
+        let _inside = self.enter(log)?;
+        let message = message.and_then(checked).inspect_err(|error| log.failed(1, error))?;
+        let (answer, answered) = oneshot::channel();
+        self.queue.send(Sending { message, answer }).await.map_err(|_| log.stopped())?;
+        answered.await.map_err(|_| log.stopped())?
+    }
+
+    /// Publishes a request and waits for its reply, when awaited: a handler of the topic answers with
+    /// [`Context::reply`](crate::Context::reply). See [`Requests`] for an example.
+    pub fn request(&self, message: impl IntoMessage) -> Requests<'_> {
+        Requests::new(self, message.into_message())
+    }
+
+    /// Publishes all of a batch or nothing, in one statement of its own, when awaited.
+    pub fn send_batch<'p>(&'p self, messages: &'p [NewMessage]) -> SendsBatch<'p> {
+        SendsBatch::new(self, messages)
+    }
+
+    async fn send_batch_now(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        let log = self.log()?;
+        let _inside = self.enter(log)?;
+        let published = log.publish(&trace::injected(messages)).await;
         published.inspect_err(|error| log.failed(messages.len(), error))
+    }
+
+    /// Whether its task has ended, with the runtime that it ran on.
+    fn is_stopped(&self) -> bool {
+        self.queue.is_closed()
     }
 
     /// Rates, times and the last errors of all producers of this topic in this process.
     pub fn health(&self) -> Result<Health> {
-        Ok(self.log()?.metrics.health("producer"))
+        let log = self.log()?;
+        let health = log.metrics.health("producer");
+        Ok(if log.store.is_closed() { health.stopped("the store is closed") } else { health })
     }
 }
 
-/// A message to be sent: set further fields, then await it.
-#[derive(Debug)]
-#[must_use = "nothing is sent before it is awaited"]
-pub struct Sends<'p> {
-    producer: &'p Producer,
-    message: Result<NewMessage>,
-}
-
-impl Sends<'_> {
-    fn with(mut self, change: impl FnOnce(NewMessage) -> NewMessage) -> Self {
-        self.message = self.message.map(change);
-        self
-    }
-
-    /// Sets the key: messages of one key go to one member, and in order where the topic is ordered.
-    pub fn key(self, key: impl std::fmt::Display) -> Self {
-        self.with(|message| message.key(format!("{key}")))
-    }
-
-    /// Sets the type.
-    pub fn message_type(self, message_type: impl Into<String>) -> Self {
-        self.with(|message| message.message_type(message_type))
-    }
-
-    /// Adds a header.
-    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(|message| message.header(name, value))
-    }
-
-    /// Links messages of one conversation.
-    pub fn correlation_id(self, id: impl Into<String>) -> Self {
-        self.with(|message| message.correlation_id(id))
-    }
-
-    /// Deduplicates: a repeat of the same key within the topic's window is not stored.
-    pub fn dedup_key(self, key: impl Into<String>) -> Self {
-        self.with(|message| message.dedup_key(key))
-    }
-
-    /// Schedules the message: it is not delivered before this time.
-    pub fn deliver_at(self, at: jiff::Timestamp) -> Self {
-        self.with(|message| message.deliver_at(at))
-    }
-}
-
-impl<'p> IntoFuture for Sends<'p> {
-    type Output = Result<Published>;
-    type IntoFuture = BoxFuture<'p, Result<Published>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.producer.send_now(self.message))
-    }
-}
-
-/// The batch with the current trace context; copied only if there is one.
-fn traced(messages: &[NewMessage]) -> Cow<'_, [NewMessage]> {
-    let Some(context) = trace::current() else { return Cow::Borrowed(messages) };
-    let mut messages = messages.to_vec();
-    messages.iter_mut().for_each(|message| context.inject(message));
-    Cow::Owned(messages)
+/// A message with the current trace context, which belongs to the caller's task and not to that of the queue. Checked
+/// here, so that one bad message fails alone and not with its batch.
+fn checked(mut message: NewMessage) -> Result<NewMessage> {
+    trace::inject(&mut message);
+    message.validate()?;
+    Ok(message)
 }
 
 /// One topic's log, and the metrics of publishing to it.
@@ -172,6 +158,10 @@ struct Log {
 }
 
 impl Log {
+    fn stopped(&self) -> Error {
+        Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", self.topic))
+    }
+
     /// Publishes and counts what was published. A failure is counted by the caller, which knows how many messages it
     /// affects.
     async fn publish(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -179,7 +169,22 @@ impl Log {
         let published = self.store.publish(&self.topic, messages).await;
         self.metrics.publish_seconds.record(start.elapsed());
         if let Ok(published) = &published {
-            self.metrics.succeeded(published.iter().filter(|published| !published.duplicate).count());
+            self.metrics.succeeded(new_among(published));
+        }
+        published
+    }
+
+    /// Counts what was published in a transaction of the program's own, apart from the rest: it may still roll back.
+    fn counted_within(
+        &self,
+        start: Instant,
+        messages: usize,
+        published: Result<Vec<Published>>,
+    ) -> Result<Vec<Published>> {
+        self.metrics.publish_seconds.record(start.elapsed());
+        match &published {
+            Ok(published) => self.metrics.succeeded_in_transaction(new_among(published)),
+            Err(error) => self.failed(messages, error),
         }
         published
     }
@@ -187,6 +192,11 @@ impl Log {
     fn failed(&self, messages: usize, error: &Error) {
         self.metrics.failed(messages, error);
     }
+}
+
+/// How many are no duplicates.
+fn new_among(published: &[Published]) -> usize {
+    published.iter().filter(|published| !published.duplicate).count()
 }
 
 async fn run(log: Log, mut waiting: mpsc::Receiver<Sending>) {
@@ -256,6 +266,17 @@ mod tests {
         let parents: Vec<_> = messages.messages().iter().map(|m| m.headers.get("traceparent")).collect();
         let (parent, own) = (PARENT.to_owned(), "its own".to_owned());
         assert_eq!(parents, [Some(&parent), Some(&parent), Some(&own), None, None]);
+    }
+
+    #[tokio::test]
+    async fn a_message_refused_before_it_is_queued_is_counted_too() {
+        let headwater = Headwater::open("sqlite::memory:").await.unwrap();
+        let producer = headwater.producer("orders");
+        let bad = producer.send(NewMessage::new("x").key("k".repeat(10_000))).await.unwrap_err();
+        assert_eq!(bad.kind(), ErrorKind::InvalidInput);
+        let health = producer.health().unwrap();
+        assert_eq!((health.state, health.totals.publish_errors), (HealthState::Failing, 1));
+        assert_eq!(health.last_errors[0].code, "InvalidInput");
     }
 
     #[tokio::test]

@@ -185,7 +185,7 @@ fn is_bounded(error: &str) -> bool {
 }
 
 /// Cuts an error's text to its limit, marks the cut, and replaces NUL (PostgreSQL's text cannot hold it).
-fn bound_error_text(error: &mut String) {
+pub(crate) fn bound_error_text(error: &mut String) {
     if error.contains('\0') {
         *error = error.replace('\0', "\u{FFFD}");
     }

@@ -18,6 +18,7 @@ mod maintenance;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub(crate) mod repository;
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) mod rng;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -28,12 +29,15 @@ pub mod sqlite;
 mod tracking;
 pub(crate) mod wake;
 
-pub use admin::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+pub use admin::{Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck};
 pub use checked::Checked;
-pub use delivery::{Delivery, Heartbeat, Served, Signal};
+pub use delivery::{CronDescription, Delivery, Head, Heartbeat, Served, Signal};
 pub(crate) use fetched::Weighing;
 pub use fetched::{FetchBound, Fetched};
-pub use maintenance::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
+pub use maintenance::{
+    CleanStep, Detected, EntryRetention, EntryStep, Maintained, Maintenance, PartitionStep, RECORDS_EXAMINED,
+    SubscriptionStep, Survey, SurveyedGroup, SurveyedTopic,
+};
 pub use options::OpenOptions;
 pub use tracking::{Record, TrackStep, Tracking};
 pub use wake::Wake;
@@ -43,19 +47,23 @@ pub use crate::backfill::{
     BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
     BackfillStep,
 };
-pub use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
-pub use crate::groups::{GroupHealth, Removed};
+pub use crate::dead_letter::{
+    AllDeadLetters, AnyDeadLetter, AnyDeadLetterSelection, DeadLetter, DeadLetterSelection, DeadLetterSource,
+    FoundDeadLetter, GroupDeadLetters, HEADER_EDITED_FOR, HEADER_EDITED_FROM, ParkedCommand, Redriven,
+};
+pub use crate::groups::{GroupHealth, MessageStatus, Removed};
 pub use crate::lease::{
-    ClaimRequest, Claimed, Epoch, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Want,
+    ClaimRequest, Claimed, Epoch, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, UsedUp, Want,
     attempts_after_expiry, hand_out_again,
 };
 pub use crate::maintenance::{JobRun, JobStatus};
 pub use crate::name::Owner;
 pub use crate::namespace::{Namespace, SqlitePath, StoreUrl};
+pub use crate::scheduled::{Reschedule, Scheduled};
 pub use crate::settle::{Outcome, Parts, Settlement};
 pub use crate::subscription::{
-    Activity, HealthIssue, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Subscription,
-    SubscriptionId, SubscriptionStatus, Transition,
+    Activity, BURIED_MANY, HealthIssue, LATELY, MessageAct, MessageState, MissedMessages, NewSubscription,
+    Outstanding, OutstandingState, STUCK_AFTER, Subscription, SubscriptionId, SubscriptionStatus, Transition,
 };
 pub use crate::topic::{Progress, Topic, TopicId, TopicStatus};
 
@@ -103,9 +111,10 @@ pub async fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
             Ok(Arc::new(Checked::new(sqlite::SqliteStore::open(path, options).await?, name)))
         }
         #[cfg(feature = "postgres")]
-        StoreUrl::Postgres { url, namespace } => {
+        StoreUrl::Postgres { url, namespace, replica } => {
             let name = format!("namespace {namespace}");
-            Ok(Arc::new(Checked::new(postgres::PostgresStore::open(&url, namespace, options).await?, name)))
+            let store = postgres::PostgresStore::open(&url, namespace, options.clone()).await?;
+            Ok(Arc::new(Checked::new(store.with_replica(replica.as_deref(), &options)?, name)))
         }
         #[allow(unreachable_patterns)]
         _ => Err(crate::Error::invalid(

@@ -6,17 +6,25 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner};
 use crate::topic::{Topic, TopicSettings, millis};
 
+mod message;
+mod new;
 mod state;
-mod status;
+pub(crate) mod status;
 
+pub(crate) use message::no_message;
+pub use message::{MessageAct, MessageState};
+pub use new::{GroupOrder, NewSubscription};
 pub use state::{SubscriptionState, Transition};
 pub(crate) use state::{refused_cancelled, refused_removal};
-pub use status::{Activity, HealthIssue, MissedMessages, STUCK_AFTER, SubscriptionStatus};
+pub use status::{
+    Activity, BURIED_MANY, HealthIssue, LATELY, MissedMessages, STUCK_AFTER, SubscriptionStatus,
+};
 
 /// The store's own number for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,7 +66,15 @@ pub struct Subscription {
     pub lanes: u16,
 }
 
-/// The delivery settings of one group that differ from its topic's. `None` takes the topic's.
+impl Subscription {
+    /// The handler name in the inbox entries of its transactional members, unless the program sets another.
+    pub(crate) fn inbox_name(&self) -> String {
+        format!("{}/{}", self.topic.name, self.group)
+    }
+}
+
+/// The delivery settings of one group that differ from its topic's, stored with its subscription. `None` takes the
+/// topic's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryPolicy {
@@ -73,6 +89,12 @@ pub struct DeliveryPolicy {
     /// The longest retry delay.
     #[serde(rename = "backoff_max_ms", with = "millis::optional")]
     pub backoff_max: Option<Duration>,
+    /// How often the processes of the group send a heartbeat.
+    #[serde(rename = "heartbeat_interval_ms", with = "millis::optional")]
+    pub heartbeat_interval: Option<Duration>,
+    /// After how long without a heartbeat the group is dead.
+    #[serde(rename = "heartbeat_timeout_ms", with = "millis::optional")]
+    pub heartbeat_timeout: Option<Duration>,
 }
 
 impl DeliveryPolicy {
@@ -83,7 +105,36 @@ impl DeliveryPolicy {
             max_attempts: self.max_attempts.unwrap_or(settings.max_attempts),
             backoff_initial: self.backoff_initial.unwrap_or(settings.backoff_initial),
             backoff_max: self.backoff_max.unwrap_or(settings.backoff_max),
+            heartbeat_interval: self.heartbeat_interval.unwrap_or(settings.heartbeat_interval),
+            heartbeat_timeout: self.heartbeat_timeout.unwrap_or(settings.heartbeat_timeout),
             ..settings.clone()
+        }
+    }
+
+    /// Checks it by the rules for a topic's settings, with the topic's where it has none. Of the topic only what a group can
+    /// have of its own is checked: a stored topic may be older than another rule, and its groups still subscribe.
+    pub(crate) fn validate_for(&self, topic: &TopicSettings) -> Result<()> {
+        let topic = TopicSettings {
+            lease: topic.lease,
+            max_attempts: topic.max_attempts,
+            backoff_initial: topic.backoff_initial,
+            backoff_max: topic.backoff_max,
+            heartbeat_interval: topic.heartbeat_interval,
+            heartbeat_timeout: topic.heartbeat_timeout,
+            ..TopicSettings::default()
+        };
+        self.apply_to(&topic).validate()
+    }
+
+    /// This policy, and the other one where this has no value.
+    pub fn or(self, other: DeliveryPolicy) -> DeliveryPolicy {
+        DeliveryPolicy {
+            lease: self.lease.or(other.lease),
+            max_attempts: self.max_attempts.or(other.max_attempts),
+            backoff_initial: self.backoff_initial.or(other.backoff_initial),
+            backoff_max: self.backoff_max.or(other.backoff_max),
+            heartbeat_interval: self.heartbeat_interval.or(other.heartbeat_interval),
+            heartbeat_timeout: self.heartbeat_timeout.or(other.heartbeat_timeout),
         }
     }
 }

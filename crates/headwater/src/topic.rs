@@ -1,6 +1,7 @@
 //! Topics: a named log and its settings.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +9,12 @@ use crate::message::Offset;
 use crate::name::TopicName;
 
 mod json;
+mod removal;
 mod settings;
 mod storage;
 
-pub(crate) use json::{exists_otherwise, millis};
+pub(crate) use json::{exists_otherwise, millis, written};
+pub use removal::{Removal, TopicContents};
 pub use settings::{Preset, TopicSettings, Tracking};
 pub use storage::{Partition, Storage};
 
@@ -91,6 +94,10 @@ pub struct TopicStatus {
     pub scheduled: u64,
     /// The number of subscriptions that are not cancelled.
     pub subscriptions: u64,
+    /// The number of subscriptions that count: retention waits for them.
+    pub counting: u64,
+    /// The shortest heartbeat timeout among its groups: the topic's, or one of a group's own.
+    pub heartbeat_timeout: Duration,
     /// The first offset that may still be stored: everything below it was removed.
     pub first: Offset,
     /// The watermark: everything at or below it is done for every counting subscription. Without one, the head.
@@ -98,6 +105,34 @@ pub struct TopicStatus {
     /// How many messages have their completion records added or removed after `tracking` was changed. `None` when no
     /// change is under way.
     pub tracking_change: Option<Progress>,
+}
+
+/// A health issue of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TopicIssue {
+    /// Messages were published to a pub/sub topic that no subscription counts for: no group gets them, and they are
+    /// removed after `zero_subscription_retention`. Or the topic refuses to publish.
+    ZeroSubscriptions,
+}
+
+impl TopicIssue {
+    /// The name that the CLI uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TopicIssue::ZeroSubscriptions => "zero subscriptions",
+        }
+    }
+}
+
+impl TopicStatus {
+    /// Its health issues; empty if it is healthy.
+    pub fn health_issues(&self) -> Vec<TopicIssue> {
+        let TopicSettings { semantics, block_writes_on_zero_subscriptions: blocks, .. } =
+            &self.topic.settings;
+        let is_used = self.head.0 > 0 || *blocks;
+        let is_idle = *semantics == Semantics::PubSub && self.counting == 0 && is_used;
+        is_idle.then_some(TopicIssue::ZeroSubscriptions).into_iter().collect()
+    }
 }
 
 /// The progress of work on a log.

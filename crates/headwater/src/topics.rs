@@ -1,11 +1,11 @@
-//! The topics of a namespace, for operators: list, progress and settings.
+//! The topics of a namespace, for operators: list, progress, settings, removal.
 
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::name::TopicName;
 use crate::store::Store;
-use crate::topic::{Topic, TopicSettings, TopicStatus};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings, TopicStatus};
 
 /// The topics of a namespace; from [`crate::Headwater::topics`]. Cheap to clone. Every change makes an audit entry.
 ///
@@ -15,7 +15,7 @@ use crate::topic::{Topic, TopicSettings, TopicStatus};
 /// # let headwater = headwater::Headwater::in_memory().await?;
 /// use headwater::TopicSettings;
 ///
-/// headwater.topic("orders").create().await?;
+/// headwater.topic("orders").create_if_missing().await?;
 /// headwater.producer("orders").send(&1).await?;
 ///
 /// let topics = headwater.topics();
@@ -25,6 +25,13 @@ use crate::topic::{Topic, TopicSettings, TopicStatus};
 ///
 /// topics.advance_heads().await?; // exact figures even without consumers
 /// assert_eq!(topics.status("orders").await?.head.0, 1);
+///
+/// // A dry run shows what would be removed.
+/// use headwater::topic::Removal;
+/// assert_eq!(topics.purge("orders", Removal::DryRun).await?.messages, 1);
+/// topics.purge("orders", Removal::Unserved).await?;
+/// topics.delete("orders", Removal::Unserved).await?;
+/// assert!(topics.list().await?.is_empty());
 /// # headwater.close().await }
 /// ```
 #[derive(Clone, Debug)]
@@ -64,6 +71,20 @@ impl Topics {
     /// that cannot be changed: see [`Admin::alter_topic`](crate::store::Admin::alter_topic).
     pub async fn alter(&self, topic: &str, settings: &TopicSettings) -> Result<Topic> {
         self.store.alter_topic(&TopicName::new(topic)?, settings).await
+    }
+
+    /// Deletes a topic with its messages, groups and dead letters, or shows what that would remove. The name is free
+    /// at once. `InvalidTransition` while a process serves one of its groups, unless it is forced; `Busy` while a
+    /// transaction that published to it stays open. See [`Admin::delete_topic`](crate::store::Admin::delete_topic).
+    pub async fn delete(&self, topic: &str, removal: Removal) -> Result<TopicContents> {
+        self.store.delete_topic(&TopicName::new(topic)?, removal).await
+    }
+
+    /// Removes all messages of a topic, or shows what that would remove. Its groups stay and continue with what is
+    /// published next; scheduled messages and dead letters stay. `InvalidTransition` while a process serves one of its
+    /// groups, unless it is forced. See [`Admin::purge_topic`](crate::store::Admin::purge_topic).
+    pub async fn purge(&self, topic: &str, removal: Removal) -> Result<TopicContents> {
+        self.store.purge_topic(&TopicName::new(topic)?, removal).await
     }
 
     /// Whether publishes in plain SQL, and programs that do not set `auto_create`, create topics from now on; running

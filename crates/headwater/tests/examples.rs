@@ -31,10 +31,12 @@ examples! {
     exactly_once on embedded, postgres => "every payment booked once";
     fan_out on embedded, postgres => "every group got every message it wanted, once";
     hello on embedded, postgres => "3 orders handled, each once";
+    order_saga on embedded, postgres => "every order is whole, or undone";
     ordered on embedded, postgres => "every account in order";
     #[cfg(feature = "sqlx")]
     outbox_sqlx on postgres, nowhere => "1 row, 1 message: never one without the other";
     outbox_tokio_postgres on postgres, nowhere => "1 row, 1 message: never one without the other";
+    shop on embedded, postgres => "the shop closed with nothing left to do";
 }
 
 #[test]

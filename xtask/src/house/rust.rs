@@ -55,7 +55,7 @@ impl Source {
         Some(words(inner, b"fn").filter(|at| !is_type(inner, *at) && depth_at(*at) == 0).count())
     }
 
-    /// Names that `pub use` passes on.
+    /// Names that `pub use` passes on, without whole crates.
     pub(super) fn exports(&self) -> usize {
         let uses = words(&self.code, b"use").filter(|at| {
             let before = self.code[..*at].trim_ascii_end();
@@ -69,7 +69,8 @@ impl Source {
             let in_braces = ends.filter(|(at, _)| {
                 list[..*at].trim_ascii_end().last().is_some_and(|byte| is_word(*byte) || *byte == b'*')
             });
-            in_braces.count().max(usize::from(!list.contains(&b'{')))
+            let is_crate = !list.contains(&b':');
+            in_braces.count().max(usize::from(!list.contains(&b'{') && !is_crate))
         })
         .sum()
     }
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn every_name_of_a_use_counts_once() {
         let exports = |text| Source::read(text).exports();
-        assert_eq!(exports("pub use a::B;\nuse c::D;\npub(crate) use e::F;\npub use g;"), 2);
+        assert_eq!(exports("pub use a::B;\nuse c::D;\npub(crate) use e::F;\npub use g;"), 1);
         assert_eq!(exports("pub use a::{\n    B, c::{D, E}, F as G,\n};"), 4);
     }
 

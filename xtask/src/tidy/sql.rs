@@ -13,7 +13,7 @@ const CALLS: &str = "crates/headwater/src/store/postgres/statements.rs";
 
 /// The files of an engine that name tables of messages: the log; and what defines, shows, grants or checks the tables themselves.
 /// `publish_trigger.sql` is how plain SQL appends on SQLite.
-const LOG_FILES: [&str; 9] = [
+const LOG_FILES: [&str; 10] = [
     "log.rs",
     "sql/log.sql",
     "schema/functions/log/messages.sql",
@@ -21,6 +21,7 @@ const LOG_FILES: [&str; 9] = [
     "schema/tables/",
     "schema/publish_trigger.sql",
     "schema/views.sql",
+    "schema/operator_views.sql",
     "schema/roles.sql",
     "sql/doctor.sql",
 ];

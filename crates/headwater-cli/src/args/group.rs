@@ -6,26 +6,32 @@ use clap::Subcommand;
 use headwater::Start;
 use headwater::store::OffsetRange;
 
+use super::Watch;
+use super::subscribe::SubscribeArgs;
 use super::words::{duration, number, offsets, start};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
     /// List the groups of one topic or of all topics, with state and health
     ///
-    /// The table shows the most important figures; --output json has all of them.
+    /// The table shows the most important columns; --wide shows more, --output json everything.
     ///
     /// Examples:
     ///   headwater group list
-    ///   headwater group list orders
+    ///   headwater group list orders --wide
+    ///   headwater group list --watch 1s
     #[command(verbatim_doc_comment)]
-    List(TopicArgs),
+    List(GroupListArgs),
     /// Show everything about a group, with its outstanding ranges, earliest due first
     ///
     /// Example: headwater group show orders email
     Show(GroupShowArgs),
-    /// Subscribe a group before its first process runs; an existing group keeps its cursor
+    /// Subscribe a group before its first process runs; an existing group keeps its cursor, order and policy
     ///
-    /// Example: headwater group subscribe orders audit --from beginning
+    /// Examples:
+    ///   headwater group subscribe orders audit --from beginning
+    ///   headwater group subscribe orders shipping --ordered --lanes 32 --max-attempts 4
+    #[command(verbatim_doc_comment)]
     Subscribe(SubscribeArgs),
     /// Stop handing out messages to a group in every process, at once; nothing is lost
     ///
@@ -66,7 +72,7 @@ pub(crate) enum GroupCommand {
     ///
     /// Examples:
     ///   headwater group seek orders email --to beginning --dry-run
-    ///   headwater group seek orders email --to time:2026-01-31T12:00:00Z --yes
+    ///   headwater group seek orders email --to -1h --yes
     #[command(verbatim_doc_comment)]
     Seek(SeekArgs),
     /// Show or change a group's own delivery policy; the value `topic` restores the topic's setting
@@ -105,9 +111,14 @@ pub(crate) enum GroupCommand {
 
 /// All groups of one topic, or of all topics.
 #[derive(Debug, clap::Args)]
-pub(crate) struct TopicArgs {
+pub(crate) struct GroupListArgs {
     /// The topic; all topics if none is given
     pub(crate) topic: Option<String>,
+    /// Show all columns
+    #[arg(long)]
+    pub(crate) wide: bool,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 /// One group on a topic.
@@ -126,15 +137,6 @@ pub(crate) struct GroupShowArgs {
     /// The most outstanding ranges to list
     #[arg(long, default_value_t = 100)]
     pub(crate) max: u32,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct SubscribeArgs {
-    #[command(flatten)]
-    pub(crate) of: GroupArgs,
-    /// Where the group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
-    #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
-    pub(crate) from: Start,
 }
 
 #[derive(Debug, clap::Args)]
@@ -172,7 +174,8 @@ pub(crate) struct ResurrectArgs {
 pub(crate) struct SeekArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// The new position: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
+    /// The new position: beginning, now, offset:N, bounded:N (at most the last N), or a time: -1h, 2026-01-31 (UTC),
+    /// 2026-01-31T12:00:00Z
     #[arg(long, value_parser = start, allow_hyphen_values = true)]
     pub(crate) to: Start,
     #[command(flatten)]
@@ -206,6 +209,12 @@ pub(crate) struct PolicyArgs {
     /// The longest retry delay
     #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
     pub(crate) backoff_max: Option<PolicyValue<Duration>>,
+    /// How often the group's processes send a heartbeat
+    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
+    pub(crate) heartbeat_interval: Option<PolicyValue<Duration>>,
+    /// After how long without a heartbeat the group is dead
+    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
+    pub(crate) heartbeat_timeout: Option<PolicyValue<Duration>>,
 }
 
 /// A group's own value, or `None` for its topic's.
@@ -251,6 +260,8 @@ pub(crate) struct StuckArgs {
     /// Only messages published longer ago than this
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,8 +1,8 @@
-//! Arguments of `publish` and `consume`.
+//! Arguments of `publish`, `consume` and `peek`.
 
 use std::time::Duration;
 
-use super::words::{duration, start};
+use super::words::{concurrency, duration, start};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PublishArgs {
@@ -10,7 +10,12 @@ pub(crate) struct PublishArgs {
     pub(crate) topic: String,
     /// The payload; without it stdin is read, one message per line
     pub(crate) payload: Option<String>,
-    /// Each line of stdin is an object: {"payload": …, "key": …, "type": …, "headers": {…}, "dedup_key": …}
+    /// Each line of stdin is a JSON object, as `consume --output json` prints it
+    ///
+    /// Fields: payload or payload_hex; key, type, content_type, headers, correlation_id, dedup_key, deliver_at, message_id.
+    /// A payload that is a string is text, any other value is JSON; with content_type application/json a string is JSON too.
+    /// payload_hex has bytes, two hexadecimal digits each. message_id is kept: to an inbox the copy is the same message; leave
+    /// it out for a new one. offset and created_at are ignored: the new message gets its own.
     #[arg(long, conflicts_with = "payload")]
     pub(crate) json_lines: bool,
     /// All of stdin is one message
@@ -47,23 +52,56 @@ pub(crate) struct ConsumeArgs {
     /// The topic
     pub(crate) topic: String,
     /// The group; its members compete, groups do not
-    #[arg(long, default_value = "default")]
+    #[arg(long)]
     pub(crate) group: String,
+    /// Subscribe the group if the topic has none of this name
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// Where a new group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N [default: beginning]
+    #[arg(long, value_parser = start, allow_hyphen_values = true)]
+    pub(crate) from: Option<headwater::Start>,
     /// Stop after this many messages
     #[arg(long)]
     pub(crate) max: Option<u64>,
     /// Stop when no message arrives for this long; without it, wait until interrupted
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
-    /// Where a new group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N
-    #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
-    pub(crate) from: headwater::Start,
-    /// Messages per claim
-    #[arg(long, default_value_t = 100)]
-    pub(crate) batch: u32,
-    /// How long a lease lasts, if not as the topic's setting
+    /// Exit with 3 if there was no message
+    #[arg(long)]
+    pub(crate) fail_if_empty: bool,
+    /// Messages per claim, acked together [default: 1 into a pipe, else 100]
+    #[arg(long, conflicts_with = "exec")]
+    pub(crate) batch: Option<u32>,
+    /// Run this shell command for each message instead of printing it: 0 acks, 65 buries, any other exit code retries
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) exec: Option<String>,
+    /// How many commands run at once [default: 1]
+    #[arg(long, requires = "exec", value_parser = concurrency())]
+    pub(crate) concurrency: Option<usize>,
+    /// How long a command may run; it is killed then, and the message is retried
+    #[arg(long, requires = "exec", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Duration>,
+    /// How long a lease lasts, if not as the topic's setting; with --exec 30s by default, extended while a command runs
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) lease: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PeekArgs {
+    /// The topic
+    pub(crate) topic: String,
+    /// Where to start: beginning, now, offset:N, time:TIMESTAMP, bounded:N for the last N messages
+    #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
+    pub(crate) from: headwater::Start,
+    /// Only messages with this key
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// Stop after this many messages
+    #[arg(long)]
+    pub(crate) max: Option<u64>,
+    /// Wait for further messages until interrupted
+    #[arg(long)]
+    pub(crate) follow: bool,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

@@ -5,6 +5,8 @@ use headwater::Preset;
 use headwater::topic::{Ordering, Partition, Semantics, Tracking};
 use serde::Serialize;
 
+use super::Watch;
+use super::group::Meant;
 use super::words::{
     Millis, Retention, lanes, millis, number, ordering, partition, preset, retention, semantics, tracking,
 };
@@ -14,7 +16,7 @@ pub(crate) enum TopicCommand {
     /// Create a topic; succeeds if it exists with the same settings
     ///
     /// Examples:
-    ///   headwater topic create orders --pub-sub --lease 30s
+    ///   headwater topic create invoices --pub-sub --lease 30s
     ///   headwater topic create payments --preset critical --message-retention 14d
     #[command(verbatim_doc_comment)]
     Create(TopicCreateArgs),
@@ -34,8 +36,35 @@ pub(crate) enum TopicCommand {
     Show(TopicShowArgs),
     /// List topics
     ///
-    /// Example: headwater topic list --output json
-    List,
+    /// The table shows the most important columns; --wide shows more, --output json everything.
+    ///
+    /// Examples:
+    ///   headwater topic list
+    ///   headwater topic list --wide --watch 2s
+    #[command(verbatim_doc_comment)]
+    List(TopicListArgs),
+    /// Delete a topic with its messages, scheduled messages, groups and dead letters
+    ///
+    /// The name is free at once. Refused while a process serves one of its groups, unless --force is given: then consumers lose
+    /// their leases and end. Programs that publish to it fail, or create it again where publishing creates topics.
+    /// On a terminal it shows what would be removed and asks; elsewhere --yes is needed.
+    ///
+    /// Examples:
+    ///   headwater topic delete orders --dry-run
+    ///   headwater topic delete orders --force --yes
+    #[command(verbatim_doc_comment)]
+    Delete(TopicRemoveArgs),
+    /// Remove all messages of a topic; its groups stay and continue with what is published next
+    ///
+    /// Retries are dropped; dead letters and scheduled messages stay. Refused while a process serves one of its groups, unless
+    /// --force is given: then consumers lose their leases and continue.
+    /// On a terminal it shows what would be removed and asks; elsewhere --yes is needed.
+    ///
+    /// Examples:
+    ///   headwater topic purge orders --dry-run
+    ///   headwater topic purge orders --force --yes
+    #[command(verbatim_doc_comment)]
+    Purge(TopicRemoveArgs),
     /// Set whether publishing creates topics, unless the program or a flag decides it (embedded store)
     ///
     /// Stored in the file: plain SQL follows it at once, programs from when they open the store. PostgreSQL has no such setting:
@@ -44,6 +73,15 @@ pub(crate) enum TopicCommand {
     /// Example: headwater topic auto-create off
     #[command(verbatim_doc_comment)]
     AutoCreate(AutoCreateArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopicListArgs {
+    /// Show all columns
+    #[arg(long)]
+    pub(crate) wide: bool,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 #[derive(Debug, clap::Args)]
@@ -62,6 +100,17 @@ pub(crate) enum Switch {
 pub(crate) struct TopicShowArgs {
     /// Its name
     pub(crate) name: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopicRemoveArgs {
+    /// Its name
+    pub(crate) name: String,
+    /// Also while processes serve its groups
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) meant: Meant,
 }
 
 #[derive(Debug, clap::Args)]

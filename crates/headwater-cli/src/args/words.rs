@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use headwater::maintenance::{Job, MaintenancePreset};
+use headwater::process::ProcessStatus;
 use headwater::store::{BackfillPace, OffsetRange};
 use headwater::topic::{Ordering, Partition, Semantics, Tracking};
 use headwater::{Offset, Preset, Start};
-use jiff::{SignedDuration, Span, SpanRelativeTo};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde::{Serialize, Serializer};
 
 /// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.
@@ -42,6 +45,16 @@ pub(crate) enum Retention {
     Endless,
 }
 
+impl Retention {
+    /// How long; `None` without end.
+    pub(crate) fn duration(self) -> Option<Duration> {
+        match self {
+            Retention::For(Millis(millis)) => Some(Duration::from_millis(millis)),
+            Retention::Endless => None,
+        }
+    }
+}
+
 /// Stands for null until the settings are merged: there null means that a setting was not given.
 pub(crate) const ENDLESS: &str = "endless";
 
@@ -69,16 +82,55 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A point in time.
-pub(crate) fn timestamp(text: &str) -> Result<jiff::Timestamp, String> {
-    text.parse().map_err(|error: jiff::Error| format!("{error}; write it like {MOMENT}"))
+/// A rate: `100/s`, `30/m`, or a number a second.
+pub(crate) fn per_second(text: &str) -> Result<f64, String> {
+    let (count, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let seconds = match unit {
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        _ => return Err(format!("{text:?} is no rate; write it like 100/s, 30/m or 5/h")),
+    };
+    match count.parse::<f64>() {
+        Ok(count) if count.is_finite() && count > 0.0 => Ok(count / seconds),
+        _ => Err(format!("{text:?} is no rate above zero; write it like 100/s, 30/m or 5/h")),
+    }
+}
+
+/// How often something is repeated: a duration above zero.
+pub(crate) fn every(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be longer than 0s".into()),
+        every => Ok(every),
+    }
+}
+
+/// A point in time: a timestamp, a date (its first moment in UTC), or how long ago (-1h).
+pub(crate) fn timestamp(text: &str) -> Result<Timestamp, String> {
+    let hint = |error: jiff::Error| format!("{error}; write it like {MOMENT}, {DATE} or -1h");
+    if let Some(ago) = text.strip_prefix('-') {
+        let ago = duration(ago).map_err(|error| format!("{error}, and how long ago like -1h"))?;
+        return Timestamp::now().checked_sub(ago).map_err(hint);
+    }
+    // A date with a time is a timestamp: its offset must not be ignored.
+    if text.len() == DATE.len() {
+        let date: Date = text.parse().map_err(hint)?;
+        return date.to_zoned(TimeZone::UTC).map(|day| day.timestamp()).map_err(hint);
+    }
+    text.parse().map_err(hint)
 }
 
 const MOMENT: &str = "2026-01-31T12:00:00Z";
+const DATE: &str = "2026-01-31";
 
 /// How many lanes a group can have.
 pub(crate) fn lanes() -> impl TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=i64::from(headwater::limits::LANES_MAX))
+}
+
+/// How many commands run at once.
+pub(crate) fn concurrency() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u16).range(1..=1_000).map(usize::from)
 }
 
 /// A position in a log.
@@ -93,11 +145,11 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
             offset => Ok(Start::Offset(Offset(offset))),
         },
         "bounded" | "last" => Ok(Start::BeginningBounded(value.parse().map_err(wrong)?)),
-        "time" => value
-            .parse()
-            .map(Start::Timestamp)
-            .map_err(|error: jiff::Error| format!("{error}; write it like time:{MOMENT}")),
-        _ => Err("write beginning, now, offset:N, time:2026-01-31T12:00:00Z or bounded:N".into()),
+        "time" => timestamp(value).map(Start::Timestamp),
+        _ if text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+            timestamp(text).map(Start::Timestamp)
+        }
+        _ => Err(format!("write beginning, now, offset:N, bounded:N or a time: {MOMENT}, {DATE}, -1h")),
     }
 }
 
@@ -119,12 +171,13 @@ pub(crate) fn partition(text: &str) -> Result<Partition, String> {
 }
 
 /// One of these choices, by its name.
-fn one_of<T: Copy + Send + Sync + 'static>(
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static [T],
     name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(choices.iter().map(move |choice| name(*choice))).map(move |text| {
-        *choices.iter().find(|choice| name(**choice) == text).expect("only these names are possible")
+        let is_it = |choice: &&T| name(**choice).eq_ignore_ascii_case(&text);
+        *choices.iter().find(is_it).expect("only these names are possible")
     })
 }
 
@@ -144,8 +197,25 @@ pub(crate) fn preset() -> impl TypedValueParser<Value = Preset> {
     one_of(&Preset::ALL, Preset::as_str)
 }
 
+pub(crate) fn process_status() -> impl TypedValueParser<Value = ProcessStatus> {
+    PossibleValuesParser::new(ProcessStatus::ALL.map(ProcessStatus::as_str))
+        .try_map(|text| text.parse::<ProcessStatus>())
+}
+
 pub(crate) fn job() -> impl TypedValueParser<Value = Job> {
     one_of(&Job::ALL, Job::as_str)
+}
+
+/// A job and how often it runs: `message_cleanup=1m`.
+pub(crate) fn interval(text: &str) -> Result<(Job, Duration), String> {
+    let Some((name, every)) = text.split_once('=') else {
+        return Err("write it like message_cleanup=1m".into());
+    };
+    let Some(job) = Job::ALL.into_iter().find(|job| job.as_str() == name) else {
+        let names = Job::ALL.map(Job::as_str).join(", ");
+        return Err(format!("{name} is not a job; jobs are {names}"));
+    };
+    Ok((job, duration(every)?))
 }
 
 pub(crate) fn maintenance_preset() -> impl TypedValueParser<Value = MaintenancePreset> {
@@ -205,8 +275,28 @@ mod tests {
         assert_eq!(start("last:5"), Ok(Start::BeginningBounded(5)));
         assert_eq!(start("offset:7"), Ok(Start::Offset(Offset(7))));
         assert_eq!(start("now"), Ok(Start::Now));
-        assert!(start("time:2026-01-31T12:00:00Z").is_ok());
-        for wrong in ["yesterday", "offset:x", "bounded:-1", "time:noon", "now:5", "offset:0", "offset:-3"] {
+        let noon = Start::Timestamp("2026-01-31T12:00:00Z".parse().unwrap());
+        for written in ["time:2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00"] {
+            assert_eq!(start(written), Ok(noon), "{written}");
+        }
+        let midnight = Start::Timestamp("2026-01-31T00:00:00Z".parse().unwrap());
+        assert_eq!((start("2026-01-31"), start("time:2026-01-31")), (Ok(midnight), Ok(midnight)));
+        let before = Timestamp::now();
+        let Ok(Start::Timestamp(hour_ago)) = start("-1h") else { panic!("an hour ago") };
+        let ago = before.duration_since(hour_ago);
+        assert!((3_590..=3_600).contains(&ago.as_secs()), "{ago:?}");
+        for wrong in [
+            "yesterday",
+            "offset:x",
+            "bounded:-1",
+            "time:noon",
+            "now:5",
+            "offset:0",
+            "offset:-3",
+            "-1",
+            "--1h",
+            "2026-13-01",
+        ] {
             assert!(start(wrong).is_err(), "{wrong}");
         }
         assert_eq!(offsets("3..5"), Ok(OffsetRange::new(Offset(3), Offset(5))));

@@ -141,7 +141,7 @@ impl<'a> Story<'a> {
         let poison = publishing.poison().await?;
         self.stage.event(&format!("order p-1 at offset {poison} has the amount \"twelve\""));
         self.until(PICKY, "the burial", |status| status.dead_letters > 0).await?;
-        let letters = self.headwater.dead_letters(TOPIC, PICKY);
+        let letters = self.headwater.dead_letters().of(TOPIC, PICKY);
         let buried = letters.list(2).await?;
         let [DeadLetter { offset, error, attempts, .. }] = &buried[..] else {
             bail!("{} dead letters instead of one", buried.len());

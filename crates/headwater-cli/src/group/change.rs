@@ -2,46 +2,70 @@
 
 use anyhow::Result;
 use headwater::store::{LeaseToken, Moved};
-use headwater::{DeliveryPolicy, Headwater, Start, SubscriptionState};
+use headwater::{DeliveryPolicy, ErrorKind, Headwater, Start, SubscriptionState};
 use serde_json::{Map, json};
 
-use super::{confirm, with_fan_out_hint};
+use super::with_fan_out_hint;
 use crate::args::{
     ForceCompleteArgs, Global, GroupArgs, Output, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs,
     SeekArgs, SubscribeArgs,
 };
 use crate::backfill;
-use crate::output::{Fields, Rows, print_objects};
+use crate::confirm;
+use crate::output::{Fields, Rows, note, print_objects};
 
 pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &SubscribeArgs) -> Result<()> {
     let GroupArgs { topic, group } = &args.of;
     let groups = headwater.groups(topic);
-    let created = groups.subscribe(group, args.from).await;
+    let created = groups.subscribe_with(group, &args.new_subscription()).await;
     let created = created.map_err(|error| with_fan_out_hint(error, topic))?;
     let now = groups.get(group).await?.status;
-    let mut rows = Rows::new(&["group", "state", "created", "next", "lag"]);
+    let mut rows = Rows::new(&["group", "state", "created", "next", "lag", "lanes"]);
     rows.push(vec![
         json!(group),
         json!(now.state.as_str()),
         json!(created),
         json!(now.next.0),
         json!(now.lag),
+        json!(now.lanes),
     ]);
     rows.print(global.output)?;
     if !created {
-        eprintln!("the group exists already and keeps its cursor; `headwater group seek` moves it");
+        note(
+            "the group exists already and keeps its cursor, order and policy; `headwater group seek` moves it, \
+             `headwater group policy` changes its policy",
+        );
     }
     Ok(())
 }
 
 pub(super) async fn pause(global: &Global, headwater: &Headwater, of: &GroupArgs) -> Result<()> {
-    headwater.groups(&of.topic).pause(&of.group).await?;
-    print_state(global, of, SubscriptionState::Paused)
+    let done = headwater.groups(&of.topic).pause(&of.group).await;
+    reached(global, headwater, of, done, SubscriptionState::Paused).await
 }
 
 pub(super) async fn resume(global: &Global, headwater: &Headwater, of: &GroupArgs) -> Result<()> {
-    headwater.groups(&of.topic).resume(&of.group).await?;
-    print_state(global, of, SubscriptionState::Active)
+    let done = headwater.groups(&of.topic).resume(&of.group).await;
+    reached(global, headwater, of, done, SubscriptionState::Active).await
+}
+
+/// A group that is in the wanted state already is fine: a script may run twice.
+async fn reached(
+    global: &Global,
+    headwater: &Headwater,
+    of: &GroupArgs,
+    done: headwater::Result<()>,
+    wanted: SubscriptionState,
+) -> Result<()> {
+    if let Err(error) = done {
+        let is_there = error.kind() == ErrorKind::InvalidTransition
+            && headwater.groups(&of.topic).get(&of.group).await?.status.state == wanted;
+        if !is_there {
+            return Err(error.into());
+        }
+        note(format_args!("group {} is {} already; nothing was changed", of.group, wanted.as_str()));
+    }
+    print_state(global, of, wanted)
 }
 
 pub(super) fn print_state(global: &Global, of: &GroupArgs, state: SubscriptionState) -> Result<()> {
@@ -68,7 +92,7 @@ pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &Res
     ]);
     rows.print(global.output)?;
     if !back.resurrected {
-        eprintln!("the group is active already; nothing was changed");
+        note("the group is active already; nothing was changed");
     }
     Ok(())
 }
@@ -114,6 +138,8 @@ pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &Policy
         max_attempts: of(args.max_attempts, before.max_attempts),
         backoff_initial: of(args.backoff_initial, before.backoff_initial),
         backoff_max: of(args.backoff_max, before.backoff_max),
+        heartbeat_interval: of(args.heartbeat_interval, before.heartbeat_interval),
+        heartbeat_timeout: of(args.heartbeat_timeout, before.heartbeat_timeout),
     };
     if policy != before {
         groups.set_policy(group, &policy).await?;
@@ -149,7 +175,7 @@ pub(super) async fn release_lease(
     if global.output == Output::Json {
         return print_objects([json!({ "token": args.token, "released": true })]);
     }
-    eprintln!("lease {} released; its messages are handed out again at once", args.token);
+    note(format_args!("lease {} released; its messages are handed out again at once", args.token));
     Ok(())
 }
 
@@ -188,7 +214,7 @@ async fn given_up(
     }
     rows.print(global.output)?;
     if groups.is_empty() {
-        eprintln!("no messages wait only for dead groups");
+        note("no messages wait only for dead groups");
     }
     Ok(groups.len())
 }

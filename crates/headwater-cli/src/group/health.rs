@@ -8,13 +8,15 @@ use headwater::{Headwater, SubscriptionState};
 use serde_json::{Value, json};
 
 use super::topics;
-use crate::args::{Global, GroupArgs, GroupShowArgs, Output, TopicArgs};
+use crate::args::{Global, GroupArgs, GroupListArgs, GroupShowArgs, Output};
 use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
 use crate::topic::look_for_the_end;
 
-/// Columns of the list; the topic is left out if only one is listed.
-const COLUMNS: [&str; 15] = [
+/// Columns of the list that fit into 80 characters. In each list the topic comes first, and is left out if only one is listed.
+const LISTED: [&str; 8] = ["topic", "group", "status", "lag", "behind", "retrying", "dead", "rate"];
+/// Columns of the wide list.
+const WIDE: [&str; 15] = [
     "topic",
     "group",
     "state",
@@ -31,8 +33,28 @@ const COLUMNS: [&str; 15] = [
     "p95",
     "missed",
 ];
+/// All of them.
+const COLUMNS: [&str; 17] = [
+    "topic",
+    "group",
+    "status",
+    "state",
+    "health",
+    "heartbeat",
+    "lag",
+    "behind",
+    "in_flight",
+    "retrying",
+    "dead",
+    "dead_letters",
+    "processed",
+    "failed",
+    "rate",
+    "p95",
+    "missed",
+];
 
-pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArgs) -> Result<()> {
+pub(super) async fn list(global: &Global, headwater: &Headwater, args: &GroupListArgs) -> Result<()> {
     look_for_the_end(headwater).await;
     let mut groups = Vec::new();
     for topic in topics(headwater, args.topic.as_deref()).await? {
@@ -43,12 +65,15 @@ pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArg
         return print_objects(groups.iter().map(|(topic, group)| fields_of(topic, group).object()));
     }
     let of_one = usize::from(args.topic.is_some());
-    let mut rows = Rows::new(&COLUMNS[of_one..]);
+    let rows = Rows::new(&COLUMNS);
+    let mut rows =
+        if args.wide { rows.showing(&WIDE[of_one..]).wide() } else { rows.showing(&LISTED[of_one..]) };
     for (topic, health) in &groups {
         let group = &health.status;
-        let row = [
+        rows.push(vec![
             json!(topic),
             json!(group.group.as_str()),
+            json!(status(health)),
             json!(group.state.as_str()),
             json!(verdict(health)),
             json!(group.heartbeat_age.map(ago)),
@@ -57,13 +82,13 @@ pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArg
             json!(group.in_flight),
             json!(group.retrying),
             json!(group.dead_letters),
+            json!(group.dead_letters),
             json!(group.activity.processed),
             json!(group.activity.failed),
             json!(human::rate(group.activity.rate)),
             json!(human::duration(group.activity.handling_p95)),
             json!(group.missed.count),
-        ];
-        rows.push(row.into_iter().skip(of_one).collect());
+        ]);
     }
     rows.print(global.output)
 }
@@ -99,6 +124,14 @@ fn ago(age: Duration) -> String {
     format!("{} ago", human::duration(age))
 }
 
+/// The state and health in one word: the state, if it is not active.
+fn status(group: &GroupHealth) -> String {
+    match group.status.state {
+        SubscriptionState::Active => verdict(group),
+        state => [&[state.as_str()], &issues(group)[..]].concat().join(", "),
+    }
+}
+
 /// Healthy, or the health issues.
 fn verdict(group: &GroupHealth) -> String {
     let issues = issues(group);
@@ -121,13 +154,15 @@ fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
     fields.push("group", json!(group.group.as_str()));
     fields.push("state", json!(group.state.as_str()));
     fields.push("state_since", json!(group.state_since));
+    fields.push("state_reason", json!(group.state_reason));
     // Null for a group without issues that is not active: its state applies, not this field.
     let healthy = match group.state {
         SubscriptionState::Active => Some(issues.is_empty()),
         _ => (!issues.is_empty()).then_some(false),
     };
-    fields.said("healthy", json!(healthy), verdict(health));
-    fields.said("health_issues", json!(issues), issues.join(", "));
+    fields.for_people("health", verdict(health));
+    fields.for_programs("healthy", json!(healthy));
+    fields.for_programs("health_issues", json!(issues));
     fields.push("heartbeat_at", json!(group.heartbeat_at));
     let age = group.heartbeat_age;
     fields.said(
@@ -139,6 +174,7 @@ fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
     fields.said("heartbeat_timeout_ms", human::ms(timeout), human::duration(timeout));
     fields.push("processes", json!(group.processes));
     fields.push("restarts", json!(group.restarts));
+    fields.push("lanes", json!(group.lanes));
     fields.push("next", json!(group.next.0));
     fields.push("floor", json!(group.floor.0));
     fields.push("lag", json!(group.lag));
@@ -149,7 +185,9 @@ fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
     fields.push("waiting", json!(group.waiting));
     fields.push("in_flight", json!(group.in_flight));
     fields.push("retrying", json!(group.retrying));
+    fields.push("stuck", json!(group.stuck));
     fields.push("dead_letters", json!(group.dead_letters));
+    fields.push("buried_lately", json!(group.buried_lately));
     fields.push("reassigned", json!(group.reassigned));
     fields.push("missed", json!(group.missed.count));
     fields.push("missed_first", json!(group.missed.range.map(|(first, _)| first.0)));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::topics;
 use crate::args::{AcksArgs, Global, Output, RecordsArgs, StuckArgs};
-use crate::output::Rows;
+use crate::output::{Rows, note};
 
 pub(super) async fn stuck(global: &Global, headwater: &Headwater, args: &StuckArgs) -> Result<()> {
     let mut rows = Rows::new(&["topic", "group", "messages", "oldest"]);
@@ -39,9 +39,9 @@ pub(super) async fn acks(global: &Global, headwater: &Headwater, args: &AcksArgs
     }
     rows.print(global.output)?;
     if acks.is_empty() && !keeps {
-        eprintln!(
+        note(format_args!(
             "topic {topic} has no ack_log: `headwater topic alter {topic} --ack-log` records acks from now on"
-        );
+        ));
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ pub(super) async fn records(global: &Global, headwater: &Headwater, args: &Recor
     }
     rows.print(global.output)?;
     if records.is_empty() && tracking == headwater::topic::Tracking::OffsetWatermark {
-        eprintln!("topic {topic} is in offset_watermark, which has no completion records");
+        note(format_args!("topic {topic} is in offset_watermark, which has no completion records"));
     }
     Ok(())
 }

@@ -4,8 +4,9 @@ use anyhow::{Context, Result};
 use headwater::{Headwater, SubscriptionState};
 use serde_json::json;
 
-use super::{change, confirm};
+use super::change;
 use crate::args::{CancelArgs, Global, GroupArgs, Meant, RemoveArgs};
+use crate::confirm;
 use crate::output::Rows;
 
 pub(super) async fn cancel(global: &Global, headwater: &Headwater, args: &CancelArgs) -> Result<()> {

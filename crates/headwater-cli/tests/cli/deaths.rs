@@ -70,7 +70,7 @@ fn deaths(place: &Place) {
     let back = place.one(&["group", "resurrect", "orders", "mail", "--behind-max", "1", "--backfill"]);
     assert_eq!(json!(fields(&back, ["resurrected", "next"])), json!([true, 4]));
     give_up(place);
-    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+    place.assert_sound();
 }
 
 /// Messages that only dead groups have not done.

@@ -26,6 +26,58 @@ fn maintenance(place: &Place) {
         refusal(&place.run(&["maintain", "--only", "heads", "--watch"]), 2).contains("cannot be used with")
     );
     assert!(refusal(&place.run(&["maintain", "--preset", "huge"]), 2).contains("high_throughput"));
+
+    place.out(&[
+        "maintain",
+        "--messages-max",
+        "100",
+        "--subscription-retention",
+        "90d",
+        "--process-retention",
+        "forever",
+    ]);
+    let refused = |arguments: &[&str]| refusal(&place.run(arguments), 2);
+    assert!(refused(&["maintain", "--messages-max", "10001"]).contains("from 1 to 10000"));
+    let watch = |every| refused(&["maintain", "--watch", "--every", every]);
+    assert!(
+        watch("message_cleanup=2h")
+            .contains("invalid interval of message_cleanup: 2h must be from 100ms to 1h")
+    );
+    assert!(watch("sweeping=1m").contains("message_cleanup"));
+    assert!(watch("heads").contains("message_cleanup=1m"));
+}
+
+/// What an operator of a new store sees first: nothing serves a group, and nothing runs maintenance.
+fn attention(place: &Place) {
+    place.out(&["topic", "create", "news", "--pub-sub"]);
+    place.out(&["publish", "news", "x"]);
+    place.out(&["maintain"]);
+    let found = place.run(&["doctor", "--output", "json"]);
+    assert_eq!(found.status.code(), Some(3), "{found:?}");
+    let finding: Value = serde_json::from_slice(&found.stdout).expect("one line");
+    assert_eq!(json!(fields(&finding, ["kind", "check"])), json!(["attention", "zero_subscriptions"]));
+    let shown = place.one(&["topic", "show", "news"]);
+    assert_eq!(json!(fields(&shown, ["counting", "health_issues"])), json!([0, ["zero subscriptions"]]));
+
+    let heartbeats = ["--heartbeat-interval", "100ms", "--heartbeat-timeout", "200ms"];
+    place.out(&[&["topic", "alter", "news"], &heartbeats[..]].concat());
+    place.out(&["group", "subscribe", "news", "email"]);
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let checks = || -> Vec<String> {
+        let found = place.run(&["doctor", "--output", "json"]);
+        let lines = String::from_utf8(found.stdout).expect("text");
+        let check = |line| {
+            serde_json::from_str::<Value>(line).expect("a line is JSON")["check"].as_str().map(str::to_owned)
+        };
+        lines.lines().filter_map(check).collect()
+    };
+    while checks() != ["group_unserved", "group_never_served"] {
+        assert!(std::time::Instant::now() < deadline, "{:?}", checks());
+    }
+    let group = place.one(&["group", "show", "news", "email"]);
+    assert_eq!(group["health_issues"], json!(["unserved", "never served"]));
+    assert!(place.out(&["consume", "news", "--group", "email", "--wait", "0s"]).contains('x'));
+    place.out(&["group", "remove", "news", "email", "--yes"]);
 }
 
 /// It runs until a signal, does its work, and shuts down gracefully.
@@ -70,7 +122,8 @@ fn backfills(place: &Place) {
     assert!(refusal(&on("cancel", &[]), 1).contains("late"), "no backfill to cancel");
     let started = on("start", &["--messages-max", "5", "--rate-max", "1000", "--output", "json"]);
     let started: Value = serde_json::from_str(&text(started)).unwrap();
-    assert_eq!(json!(fields(&started, ["state", "total", "rate_max"])), json!(["not_started", 5, 1_000]));
+    let names = ["state", "total", "rate_max", "left_out"];
+    assert_eq!(json!(fields(&started, names)), json!(["not_started", 5, 1_000, 5]));
     assert!(refusal(&on("start", &[]), 1).contains("under way"), "one at a time");
     // An active group is left unchanged, its backfill included.
     for rest in [&[][..], &["--backfill"]] {
@@ -89,11 +142,15 @@ fn backfills(place: &Place) {
     assert!(refusal(&watched, 0).contains("5 of 5, completed"), "{watched:?}");
     assert_eq!(state(watched), "completed");
 
-    assert!(place.out(&["backfill", "list", "--topic", "orders"]).contains("completed"));
+    let listed = place.run(&["backfill", "list", "--topic", "orders"]);
+    assert!(
+        refusal(&listed, 0).contains("reached its limit: it covers 5 messages, 5 older ones are left out")
+    );
+    assert!(text(listed).contains("completed"));
     assert!(refusal(&place.run(&["backfill", "list", "--topic", "nowhere"]), 1).contains("no such topic"));
     assert!(refusal(&place.run(&["backfill", "watch", "orders", "first"]), 1).contains("no backfill"));
     assert!(refusal(&place.run(&["backfill", "start", "orders", "x"]), 1).contains("no such subscription"));
-    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+    place.assert_sound();
 }
 
 /// In offset_watermark there is no work, so `watch --run` does not wait.
@@ -113,6 +170,7 @@ fn no_backfill_to_run(place: &Place) {
 #[test]
 fn maintenance_on_sqlite() {
     maintenance(&Place::sqlite());
+    attention(&Place::sqlite());
     watching(&Place::sqlite(), "-INT");
 }
 
@@ -121,6 +179,9 @@ fn maintenance_on_postgres() {
     if let Some(place) = Place::postgres("maintenance") {
         place.out(&["topic", "create", "orders"]);
         maintenance(&place);
+    }
+    if let Some(place) = Place::postgres("attention") {
+        attention(&place);
     }
     if let Some(place) = Place::postgres("watching") {
         place.out(&["topic", "create", "orders"]);
@@ -133,7 +194,7 @@ fn maintenance_on_postgres() {
 fn doctor_reports_problems_and_their_remedies() {
     let place = Place::sqlite();
     place.out(&["publish", "orders", "x"]);
-    place.out(&["consume", "orders", "--wait", "0s"]);
+    place.out(&["consume", "orders", "--group", "default", "--create", "--wait", "0s"]);
     assert!(refusal(&place.run(&["doctor"]), 0).contains("no problems found"));
     let connection = rusqlite::Connection::open(place.folder.path().join("headwater.db")).unwrap();
     connection.execute("UPDATE headwater_cursor SET next_offset = 100", []).unwrap();

@@ -20,8 +20,6 @@ fn states(place: &Place) {
     let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
     assert_eq!(place.one(&["group", "pause", "orders", "mail"])["state"], "paused");
     assert_eq!(place.out(&consume), "", "a pause stops hand-outs");
-    let twice = refusal(&place.run(&["group", "pause", "orders", "mail"]), 1);
-    assert!(twice.contains("is paused") && twice.contains("nothing was changed"), "{twice}");
     assert_eq!(place.one(&["group", "list", "orders"])["state"], "paused");
     assert_eq!(place.one(&["group", "resume", "orders", "mail"])["state"], "active");
     assert_eq!(place.out(&consume), "3\n4\n5\n");
@@ -44,6 +42,35 @@ fn states(place: &Place) {
         refusal(&place.run(&["group", "subscribe", "orders", "x", "--from", "noon"]), 2)
             .contains("bounded:N")
     );
+}
+
+fn groups_of_their_own(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub", "--tracking", "reference_counting"]);
+    place.out(&["group", "subscribe", "orders", "first"]);
+    publish(place, "orders", 5);
+    place.out(&["maintain", "--only", "heads,tracking"]);
+    let subscribe = |rest: &[&str]| place.one(&[&["group", "subscribe", "orders"], rest].concat());
+    let own = ["shipping", "--ordered", "--lanes", "32", "--max-attempts", "4", "--heartbeat-timeout", "10m"];
+    let created = subscribe(&[&own[..], &["--backfill", "bounded:2", "--backfill-rate-max", "9"]].concat());
+    assert_eq!(json!(fields(&created, ["created", "lanes"])), json!([true, 32]));
+    let again = subscribe(&["shipping", "--unordered", "--max-attempts", "7"]);
+    assert_eq!(json!(fields(&again, ["created", "lanes"])), json!([false, 32]), "it keeps its order");
+    let policy = place.one(&["group", "policy", "orders", "shipping"]);
+    let names = ["lease_ms", "max_attempts", "heartbeat_interval_ms", "heartbeat_timeout_ms"];
+    assert_eq!(json!(fields(&policy, names)), json!([null, 4, null, 600_000]), "and its policy");
+    let shown = place.one(&["group", "show", "orders", "shipping"]);
+    assert_eq!(json!(fields(&shown, ["lanes", "heartbeat_timeout_ms"])), json!([32, 600_000]));
+    let backfill = place.one(&["backfill", "list"]);
+    assert_eq!(json!(fields(&backfill, ["total", "rate_max"])), json!([2, 9]));
+    subscribe(&["silent", "--backfill", "none"]);
+    assert_eq!(place.json(&["backfill", "list"]).len(), 1, "no backfill of the third group");
+    for wrong in
+        [&["x", "--lanes", "3"][..], &["x", "--ordered", "--unordered"], &["x", "--backfill", "some"]]
+    {
+        refusal(&place.run(&[&["group", "subscribe", "orders"], wrong].concat()), 2);
+    }
+    let refused = refusal(&place.run(&["group", "subscribe", "orders", "x", "--max-attempts", "0"]), 2);
+    assert!(refused.contains("max_attempts: must be from 1 to 1000"), "{refused}");
 }
 
 fn removal(place: &Place) {
@@ -69,13 +96,13 @@ fn removal(place: &Place) {
     assert_eq!(place.json(&["group", "list", "orders"]).len(), 0);
     let gone = refusal(&place.run(&["group", "remove", "orders", "busy", "--yes"]), 1);
     assert!(gone.contains("no such subscription"), "{gone}");
-    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+    place.assert_sound();
 }
 
 fn seeking(place: &Place) {
     place.out(&["topic", "create", "orders", "--pub-sub"]);
     publish(place, "orders", 10);
-    let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
+    let consume = ["consume", "orders", "--group", "mail", "--create", "--wait", "0s"];
     assert_eq!(place.out(&consume).lines().count(), 10);
     let seek = |rest: &[&'static str]| [&["group", "seek", "orders", "mail", "--to"], rest].concat();
 
@@ -152,7 +179,7 @@ fn policies_and_leases(place: &Place) {
 fn questions(place: &Place) {
     place.out(&["topic", "create", "orders", "--pub-sub", "--ack-log"]);
     publish(place, "orders", 4);
-    place.out(&["consume", "orders", "--group", "mail", "--max", "3"]);
+    place.out(&["consume", "orders", "--group", "mail", "--create", "--batch", "3", "--max", "3"]);
     let acks = place.json(&["group", "acks", "orders", "2"]);
     assert_eq!(json!(fields(&acks[0], ["group", "first", "last"])), json!(["mail", 1, 3]));
     assert!(acks.len() == 1 && acks[0]["owner"].is_string() && acks[0]["at"].is_string(), "{acks:?}");
@@ -170,8 +197,9 @@ fn questions(place: &Place) {
 
 type Case = (&'static str, fn(&Place));
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     ("states", states),
+    ("groups_of_their_own", groups_of_their_own),
     ("removal", removal),
     ("seeking", seeking),
     ("policies", policies_and_leases),

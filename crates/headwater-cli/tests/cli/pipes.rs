@@ -60,7 +60,7 @@ fn lines_of_any_bytes_are_published_and_a_bad_json_line_is_named() {
     let place = Place::sqlite();
     let published = with_bytes(&place, &["publish", "orders"], b"one\n\xff\x00\xfe\r\n\nlast");
     assert_eq!(published.status.code(), Some(0), "{published:?}");
-    let got = place.run(&["consume", "orders", "--wait", "0s"]);
+    let got = place.run(&["consume", "orders", "--group", "default", "--create", "--wait", "0s"]);
     assert_eq!(got.stdout, b"one\n\xff\x00\xfe\n\nlast\n");
 
     let input = b"{\"payload\":1}\n{\"payload\":\"\xff\"}\n{\"payload\":3}\n";
@@ -69,7 +69,7 @@ fn lines_of_any_bytes_are_published_and_a_bad_json_line_is_named() {
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert!(stderr.contains("line 2 of stdin"), "{stderr}");
     assert_eq!(
-        place.run(&["consume", "orders", "--wait", "0s"]).stdout,
+        place.run(&["consume", "orders", "--group", "default", "--create", "--wait", "0s"]).stdout,
         b"1\n",
         "the line before it was published"
     );

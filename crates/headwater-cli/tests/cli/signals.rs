@@ -34,7 +34,8 @@ fn ends_in_order(place: &Place, signal: &str, one_by_one: bool) {
     if one_by_one {
         retry_each(place, topic);
     }
-    let consume = &mut place.command(&["consume", topic, "--batch", "100"]);
+    place.out(&["group", "subscribe", topic, "default"]);
+    let consume = &mut place.command(&["consume", topic, "--group", "default", "--batch", "100"]);
     let mut child = consume.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut printed = String::new();
@@ -48,7 +49,9 @@ fn ends_in_order(place: &Place, signal: &str, one_by_one: bool) {
     let mut got = numbers(&printed);
     assert!(if one_by_one { got.len() < 100 } else { got.len() == 100 }, "{} were printed", got.len());
 
-    got.extend(numbers(&place.out(&["consume", topic, "--wait", "0s"])));
+    got.extend(numbers(
+        &place.out(&["consume", topic, "--group", "default", "--batch", "100", "--wait", "0s"]),
+    ));
     got.sort_unstable();
     assert!(got.iter().copied().eq(0..MESSAGES), "lost or doubled: {got:?}");
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
@@ -69,13 +72,14 @@ fn a_terminated_consumer_releases_the_rest_on_postgres() {
     }
 }
 
-/// Its output is not read, so it cannot shut down gracefully: a second signal ends it.
+/// Its output is not read, so it can neither finish its batch nor shut down gracefully: a second signal ends it.
 #[test]
 fn a_second_signal_ends_at_once() {
     let place = Place::sqlite();
     let lines: String = (0..100).map(|n| format!("{n:04}{}\n", "x".repeat(4_000))).collect();
     text(place.with_input(&["publish", "orders"], &lines));
-    let consume = &mut place.command(&["consume", "orders"]);
+    place.out(&["group", "subscribe", "orders", "default"]);
+    let consume = &mut place.command(&["consume", "orders", "--group", "default", "--batch", "100"]);
     let mut child = consume.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();

@@ -37,7 +37,7 @@ fn moving_a_cursor_is_shown_and_asked_for() {
     let place = Place::sqlite();
     place.out(&["topic", "create", "orders", "--pub-sub"]);
     text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
-    let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
+    let consume = ["consume", "orders", "--group", "mail", "--create", "--wait", "0s"];
     assert_eq!(place.out(&consume), "1\n2\n3\n");
     let seek = ["group", "seek", "orders", "mail", "--to", "offset:2", "--output", "json"];
 
@@ -62,7 +62,7 @@ fn what_goes_with_a_group_is_shown_and_asked_for() {
     let place = Place::sqlite();
     place.out(&["topic", "create", "orders", "--pub-sub"]);
     text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
-    place.out(&["consume", "orders", "--group", "mail", "--max", "1"]);
+    place.out(&["consume", "orders", "--group", "mail", "--create", "--max", "1"]);
     for (verb, asked) in [("cancel", "cancel group mail"), ("remove", "remove group mail")] {
         let act = ["group", verb, "orders", "mail", "--output", "json"];
         let (printed, stderr, code) = answer(&place, &act, "n\n");
@@ -73,4 +73,47 @@ fn what_goes_with_a_group_is_shown_and_asked_for() {
     }
     let (printed, stderr, code) = answer(&place, &["group", "remove", "orders", "mail"], "y\n");
     assert_eq!((code, printed.contains("removed")), (Some(0), true), "{stderr}");
+}
+
+/// Work that takes longer than a second shows its count, and only on a terminal.
+#[test]
+fn long_work_shows_its_progress() {
+    let place = Place::sqlite();
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let path = ptsname(&controller, Vec::new()).unwrap();
+    let terminal = File::options().read(true).write(true).open(path.to_str().unwrap()).unwrap();
+    let mut child = place
+        .command(&["publish", "orders"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(terminal)
+        .spawn()
+        .unwrap();
+    // It publishes one line after the other until its count is shown.
+    let (seen, shown) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let (mut controller, mut text, mut part) = (File::from(controller), Vec::new(), [0; 1024]);
+        // Reading fails once no process has the terminal open.
+        while let Ok(read) = controller.read(&mut part) {
+            text.extend(&part[..read]);
+            if String::from_utf8_lossy(&text).contains("/s") {
+                let _ = seen.send(());
+            }
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut stdin = child.stdin.take().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while shown.try_recv().is_err() {
+        assert!(std::time::Instant::now() < deadline, "no progress");
+        stdin.write_all(b"x\n").unwrap();
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    let text = reader.join().unwrap();
+    assert!(text.contains("published ") && text.contains("/s"), "{text}");
+    assert!(text.trim_end().ends_with("messages to orders"), "{text}");
 }

@@ -72,7 +72,7 @@ fn every_flag(place: &Place) {
     assert_eq!(shown["tracking"], "reference_counting");
     let listed = place.json(&["topic", "list"]);
     assert_eq!(listed.iter().filter(|topic| topic["topic"] == "all").count(), 1);
-    assert!(place.out(&["topic", "list"]).contains("reference_counting"));
+    assert!(place.out(&["topic", "list", "--wide"]).contains("reference_counting"));
 }
 
 fn mistakes(place: &Place) {
@@ -84,17 +84,22 @@ fn mistakes(place: &Place) {
     usage(&["topic", "create", "x", "--preset", "important"], "critical");
     usage(&["topic", "create", "x", "--message-retention", "long"], "forever");
     usage(&["topic", "create", "x", "--lease=-5s"], "negative");
-    for negative in
-        ["topic create x --lease -5s", "topic alter orders --max-attempts -1", "consume orders --wait -1s"]
-    {
+    for negative in [
+        "topic create x --lease -5s",
+        "topic alter orders --max-attempts -1",
+        "consume orders --group x --wait -1s",
+    ] {
         let args: Vec<&str> = negative.split(' ').collect();
         usage(&args, "must not be negative");
         usage(&args, args[args.len() - 2]);
     }
     usage(&["publish", "orders", "x", "--delay", "-3s"], "must not be negative");
     usage(&["topic", "create", "x", "--lanes", "70000"], "1..=256");
-    usage(&["consume", "orders", "--from", "time:noon"], "; write it like time:2026-01-31T12:00:00Z");
-    usage(&["consume", "orders", "--wait", "0s", "--from", "offset:0"], "offsets begin at 1");
+    usage(
+        &["consume", "orders", "--group", "x", "--from", "time:noon"],
+        "; write it like 2026-01-31T12:00:00Z",
+    );
+    usage(&["consume", "orders", "--group", "x", "--from", "offset:0"], "offsets begin at 1");
     usage(&["group", "seek", "orders", "x", "--to", "offset:-1", "--yes"], "offsets begin at 1");
     usage(&["backfill", "start", "orders", "x", "--rate-max", "0"], "--rate-max");
     usage(&["topic", "create", "x", "--storage", "shared", "--partition", "day"], "--storage dedicated");
@@ -149,6 +154,62 @@ fn tracking(place: &Place) {
     // Waiting without a change under way succeeds.
     place.out(&["topic", "alter", "events", "--wait"]);
     assert!(refusal(&place.run(&["group", "records", "events", "9..3"]), 2).contains("upwards"));
+}
+
+/// A topic made by a typo is deleted, a full one is emptied; each is shown first and needs a confirmation.
+fn removal(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub"]);
+    place.out(&["group", "subscribe", "orders", "email"]);
+    text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
+    place.out(&["publish", "orders", "x", "--delay", "1h"]);
+    let names = ["dry_run", "messages", "scheduled", "groups", "served", "leases", "dead_letters"];
+    for act in ["purge", "delete"] {
+        let refused = refusal(&place.run(&["topic", act, "orders"]), 2);
+        assert!(refused.contains("nothing was changed") && refused.contains(act), "{refused}");
+        let would = place.one(&["topic", act, "orders", "--dry-run"]);
+        assert_eq!(json!(fields(&would, names)), json!([true, 3, 1, 1, 0, 0, 0]), "{act}");
+    }
+    let purged = place.one(&["topic", "purge", "orders", "--yes"]);
+    assert_eq!(json!(fields(&purged, names)), json!([false, 3, 1, 1, 0, 0, 0]));
+    assert_eq!(place.out(&["consume", "orders", "--group", "email", "--wait", "0s"]), "");
+    assert_eq!(place.one(&["group", "list", "orders"])["missed"], 0);
+    assert_eq!(place.out(&["publish", "orders", "4"]), "orders 4\n", "offsets continue");
+
+    place.program(async |headwater| {
+        let running = headwater
+            .consumer("orders", "email")
+            .member("idle", |_: headwater::Message, _| async { Ok(()) })
+            .run()
+            .await
+            .unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while place.one(&["topic", "delete", "orders", "--dry-run"])["served"] == 0 {
+            assert!(std::time::Instant::now() < deadline, "the group is never served");
+        }
+        let served = refusal(&place.run(&["topic", "delete", "orders", "--yes"]), 1);
+        assert!(served.contains("group email by 1 process") && served.contains("--force"), "{served}");
+        let deleted = place.one(&["topic", "delete", "orders", "--force", "--yes"]);
+        assert_eq!(json!(fields(&deleted, ["dry_run", "served"])), json!([false, 1]));
+        running.shutdown(Duration::from_secs(5)).await.unwrap();
+    });
+    assert_eq!(place.json(&["topic", "list"]).len(), 0);
+    let gone = refusal(&place.run(&["topic", "delete", "orders", "--yes"]), 1);
+    assert!(gone.contains("no such topic: orders"), "{gone}");
+    let acts: Vec<_> = place.json(&["audit"]).iter().map(|entry| entry["act"].clone()).collect();
+    assert_eq!(json!(acts), json!(["delete_topic", "purge_topic"]));
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+#[test]
+fn topics_are_removed_on_sqlite() {
+    removal(&Place::sqlite());
+}
+
+#[test]
+fn topics_are_removed_on_postgres() {
+    if let Some(place) = Place::postgres("topic_removal") {
+        removal(&place);
+    }
 }
 
 #[test]

@@ -26,6 +26,11 @@ impl Engine {
         Ok(Engine { store: Arc::clone(headwater.store()), headwater })
     }
 
+    /// The handle, for what programs use.
+    pub(crate) fn headwater(&self) -> &Headwater {
+        &self.headwater
+    }
+
     /// Creates a fan-out topic, so that every measurement can use its own groups.
     pub(crate) async fn topic(&self, name: &str) -> Result<TopicName> {
         let name = TopicName::new(name)?;

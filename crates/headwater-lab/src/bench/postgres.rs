@@ -1,6 +1,7 @@
 //! The rows measured on PostgreSQL. Ours and the peer's rounds alternate, because the machine is noisy.
 
 mod load;
+mod plain_sql;
 mod waiting;
 
 use std::path::Path;
@@ -14,7 +15,7 @@ use super::peers::pgmq::Pgmq;
 use super::peers::pgq::{self, Pgq};
 use super::peers::{Peer, missing, or_reason};
 use super::report::{Beside, Floor, Report, Row};
-use super::{Plan, Work, progress};
+use super::{Plan, Work, outbox, progress};
 use crate::check::best;
 use crate::check::{Figure, Unit};
 use crate::server::Server;
@@ -57,7 +58,7 @@ pub(crate) async fn measure(
     if wanted(Work::PgIdle) {
         report.rows.push(waiting::idle(&context).await?);
     }
-    if [Work::PgPublish, Work::PgSend, Work::PgConsume].into_iter().any(wanted) {
+    if [Work::PgPublish, Work::PgSend, Work::PgConsume, Work::PgSql].into_iter().any(wanted) {
         progress("PostgreSQL: installing pgmq");
         let pgmq = or_reason("pgmq", Pgmq::install(server, work).await);
         let version = pgmq.as_ref().map_or("missing", |pgmq| pgmq.version.as_str());
@@ -71,9 +72,15 @@ pub(crate) async fn measure(
         if wanted(Work::PgConsume) {
             report.rows.extend(consume(&context, &pgmq, report.versions.as_mut()).await?);
         }
+        if wanted(Work::PgSql) {
+            report.rows.extend(plain_sql::measure(&context, &pgmq).await?);
+        }
         if let Ok(pgmq) = pgmq {
             pgmq.remove(server).await?;
         }
+    }
+    if wanted(Work::PgOutbox) {
+        report.rows.extend(outbox::measure(&context.engine, "PostgreSQL", plan).await?);
     }
     if wanted(Work::PgGroups) {
         report.rows.push(load::groups(&context).await?);

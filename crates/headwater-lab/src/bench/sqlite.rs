@@ -11,7 +11,7 @@ use super::peers::python::{HONKER, LITEQUEUE, Package, PythonPeer};
 use super::peers::{Peer, or_reason};
 use super::postgres::rate_row;
 use super::report::{Beside, Floor, Report, Row};
-use super::{Plan, Work, progress, waiting};
+use super::{Plan, Work, outbox, progress, waiting};
 use crate::check::best;
 use crate::check::{Figure, Unit};
 
@@ -40,6 +40,11 @@ pub(crate) async fn measure(
         if wanted(Work::SqliteSend) {
             report.rows.push(send(files.path(), plan, &mut litequeue).await?);
         }
+    }
+    if wanted(Work::SqliteOutbox) {
+        let engine = open(files.path(), "outbox").await?;
+        report.rows.extend(outbox::measure(&engine, "SQLite", plan).await?);
+        engine.store.close().await?;
     }
     if wanted(Work::SqliteConsume) {
         let mut honker = start(HONKER, work, files.path(), report);

@@ -85,7 +85,7 @@ async fn command(place: &Place<'_>, messages: u64) -> Result<Used> {
     let consumed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&consumed);
     let max = messages.to_string();
-    let args = ["consume", TOPIC, "--group", "command", "--max", &max, "--wait", "60s"];
+    let args = ["consume", TOPIC, "--group", "command", "--create", "--max", &max, "--wait", "60s"];
     let process = Process::command(&place.url, &args, move |line| {
         count.fetch_add(u64::from(line.len() >= PAYLOAD_BYTES), Ordering::Relaxed);
     })?;

@@ -34,7 +34,8 @@ impl OpenTransaction {
         let mut left = messages;
         while left > 0 {
             let batch = vec![NewMessage::new("open"); usize::try_from(left.min(BATCH))?];
-            headwater::store::postgres::publish(&self.client, &self.namespace, topic, &batch).await?;
+            headwater::store::postgres::publish(&self.client, &self.namespace, topic.as_str(), &batch)
+                .await?;
             left -= batch.len() as u64;
         }
         Ok(())

@@ -59,7 +59,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     })
     .await;
     process.stop().await?;
-    let buried = headwater.dead_letters(TOPIC, GROUP).count().await?;
+    let buried = headwater.dead_letters().of(TOPIC, GROUP).count().await?;
     headwater.close().await?;
     let reported = reported.lock().expect("no panic while held");
     Ok(vec![

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use headwater::store::BackfillPace;
 use headwater::{Context, Handling, Headwater, Json, Messages, OpenOptions, Running};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,6 +19,7 @@ use super::publish::{self, Pace};
 use crate::beside::{self, BesideJob};
 use crate::chaos::{ChaosJob, run_job};
 use crate::machine::resident_bytes;
+use crate::relay::{self, RelayJob};
 use crate::soak::history::now_us;
 use crate::soak::{MemberJob, run_member};
 
@@ -54,8 +56,8 @@ pub(crate) enum Job {
     Ledger(LedgerJob),
     /// Runs the maintenance jobs repeatedly, at this interval.
     Maintenance { every_ms: u64 },
-    /// Runs backfills until there is none left.
-    Backfill,
+    /// Runs backfills until there is none left, at a pace: conservative, standard or aggressive.
+    Backfill { pace: String },
     /// Prints the number of each message it handled.
     Numbered { topic: String, group: String },
     /// A consumer of the soak.
@@ -64,6 +66,8 @@ pub(crate) enum Job {
     Chaos(ChaosJob),
     /// A job of a check beside neighbours.
     Beside(BesideJob),
+    /// A relay that is killed.
+    Relay(RelayJob),
     /// Prints when the handler of each message starts and ends.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
@@ -144,9 +148,13 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             beside::run_job(&headwater, &args.store, job, end).await?;
             return Ok(headwater.close().await?);
         }
-        Job::Backfill => {
+        Job::Relay(job) => {
+            relay::run_job(&headwater, job, end).await?;
+            return Ok(headwater.close().await?);
+        }
+        Job::Backfill { pace } => {
             println!("{READY}");
-            backfill(&headwater).await?;
+            backfill(&headwater, &pace).await?;
             return Ok(headwater.close().await?);
         }
         Job::Member(_) => unreachable!("it has run already"),
@@ -239,9 +247,15 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
 }
 
 /// Runs backfills until none is open. The backfill of a killed process is free only after its timeout.
-async fn backfill(headwater: &Headwater) -> Result<()> {
+async fn backfill(headwater: &Headwater, pace: &str) -> Result<()> {
+    let pace = match pace {
+        "conservative" => BackfillPace::Conservative,
+        "aggressive" => BackfillPace::Aggressive,
+        _ => BackfillPace::Standard,
+    };
+    let maintenance = headwater.maintenance().backfill_pace(pace);
     while headwater.store().backfills().await?.iter().any(|backfill| backfill.state.is_open()) {
-        let runs = headwater.maintenance().run_once(&[headwater::maintenance::Job::Backfill]).await?;
+        let runs = maintenance.run_once(&[headwater::maintenance::Job::Backfill]).await?;
         ensure!(runs.iter().all(|run| run.error.is_none()), "the backfill failed: {runs:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -61,7 +61,7 @@ fn due_after(messages: u64, per_second: u64) -> Duration {
 }
 
 /// Number and time, filled up to the payload of every measurement.
-fn payload(n: u64, at_us: u64) -> String {
+pub(crate) fn payload(n: u64, at_us: u64) -> String {
     format!("{:<PAYLOAD_BYTES$}", format!("{n} {at_us}"))
 }
 

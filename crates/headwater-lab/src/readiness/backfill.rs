@@ -1,11 +1,15 @@
-//! A late group is backfilled into the completion records of many pending messages beside transactions of another
-//! application; the worker is killed twice, the backfill cancelled once, and nothing is lost or counted twice.
+//! A late group is backfilled into the completion records of many pending messages beside two groups at work and
+//! transactions of another application; the worker is killed twice, the backfill cancelled once, and nothing is lost or
+//! counted twice. Then every pace is compared under the same load.
+
+mod groups;
+mod paces;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use headwater::maintenance::Job as MaintenanceJob;
-use headwater::store::{Backfill, BackfillState};
+use headwater::store::{BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillState};
 use headwater::topic::Tracking;
 use headwater::{GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
@@ -13,49 +17,58 @@ use super::Setting;
 use super::oltp::{Oltp, Span};
 use crate::check::{Floor, Job, Judged, Place, Process, Unit, eventually, progress, soundness};
 use crate::server::connect;
+use groups::Groups;
 
-pub(super) const TOPIC: &str = "backfill";
+const TOPIC: &str = "backfill";
 const OLTP_PER_SECOND: u64 = 500;
+const LATE: &str = "late";
+const STANDARD: &str = "standard";
+/// Messages with `--full`, however long loads are held.
+const FULL: u64 = 5_000_000;
+/// How late the groups at work may get their messages.
+const DELAY_MAX_MS: f64 = 1_000.0;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
-    let messages = setting.scaled(1_000_000, 5_000_000);
+    let messages = if setting.full { FULL } else { setting.scaled(1_000_000, FULL) };
     let headwater = prepare(place, messages).await?;
-    let (topic, late, store) = (TopicName::new(TOPIC)?, GroupName::new("late")?, headwater.store());
+    let (topic, late, store) = (TopicName::new(TOPIC)?, GroupName::new(LATE)?, headwater.store());
     let mut oltp = Oltp::start(&place.url, OLTP_PER_SECOND).await?;
+    let groups = Groups::start(place, &headwater).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let begin = Instant::now();
     tokio::time::sleep(Duration::from_secs(15)).await;
     let (before, before_rate) = oltp.p95_within(&[(begin, Instant::now())])?;
-    store.subscribe(&topic, &late, Start::Beginning).await?;
-    let asked = find(&headwater).await?;
+    let asked = ask(&headwater, &topic, &late, messages).await?;
     progress(&format!("backfilling {} beside {before_rate:.0} transactions a second", asked.total));
     let begin = Instant::now();
     // Only while it makes progress: not the time until a killed worker's term ends.
     let mut at_work = Vec::new();
     let killed = [0.2, 0.45];
     for share in killed {
-        let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+        let worker = Process::start(&place.url, &Job::Backfill { pace: STANDARD.into() }, |_| {})?;
         at_work.push(reaches(&headwater, share).await?);
         worker.kill().await?;
     }
-    let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+    let worker = Process::start(&place.url, &Job::Backfill { pace: STANDARD.into() }, |_| {})?;
     at_work.push(reaches(&headwater, 0.7).await?);
     let cancelled = store.cancel_backfill(&topic, &late).await?;
     // Cancelled at once: its progress does not change from now on.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let stayed = find(&headwater).await?;
+    let stayed = find(&headwater, LATE).await?;
     worker.ended(Duration::from_secs(30)).await?;
     store.resume_backfill(&topic, &late).await?;
-    let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+    let worker = Process::start(&place.url, &Job::Backfill { pace: STANDARD.into() }, |_| {})?;
     at_work.push(reaches(&headwater, 1.0).await?);
     let (during, during_rate) = oltp.p95_within(&at_work)?;
     worker.ended(Duration::from_secs(30)).await?;
-    let done = find(&headwater).await?;
+    let done = find(&headwater, LATE).await?;
     let took = begin.elapsed();
-    drop(oltp);
+    let (delay, rate) = groups.p95_since(begin)?;
     let (with_late, records) = waiting_for_late(place).await?;
+    let paces = paces::run(place, &headwater, &mut oltp, setting.hold()).await?;
+    drop((oltp, groups));
     let sound = soundness(&headwater).await?;
-    Ok(vec![
+    let mut judged = vec![
         Judged::new(
             "foreign transactions, p95 of baseline",
             during / before * 100.0,
@@ -74,8 +87,30 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             Floor::None,
         )
         .note(format!("2 kills, 1 cancel, {:.0} s", took.as_secs_f64())),
-        sound,
-    ])
+        Judged::new(
+            "two groups beside it, publish to fetch, p95",
+            delay,
+            Unit::Milliseconds,
+            Floor::AtMost(DELAY_MAX_MS),
+        )
+        .note(format!("{rate:.0} messages a second, both groups")),
+    ];
+    judged.extend(paces);
+    judged.push(sound);
+    Ok(judged)
+}
+
+/// Subscribes the late group, with a backfill of all messages.
+async fn ask(headwater: &Headwater, topic: &TopicName, late: &GroupName, messages: u64) -> Result<Backfill> {
+    let store = headwater.store();
+    store.subscribe(topic, late, Start::Beginning).await?;
+    if messages > BACKFILL_MESSAGES_DEFAULT {
+        // More than the default limit covers.
+        store.cancel_backfill(topic, late).await?;
+        let limits = BackfillLimits { messages_max: messages, ..BackfillLimits::default() };
+        store.backfill(topic, late, &limits).await?;
+    }
+    find(headwater, LATE).await
 }
 
 /// A topic in reference counting with this many messages, all of which wait for one group.
@@ -116,20 +151,20 @@ pub(super) async fn fill(headwater: &Headwater, topic: &str, messages: u64) -> R
     Ok(())
 }
 
-async fn find(headwater: &Headwater) -> Result<Backfill> {
+pub(super) async fn find(headwater: &Headwater, group: &str) -> Result<Backfill> {
     let backfills = headwater.store().backfills().await?;
-    backfills.into_iter().find(|backfill| backfill.group.as_str() == "late").context("there is no backfill")
+    backfills.into_iter().find(|backfill| backfill.group.as_str() == group).context("there is no backfill")
 }
 
 /// Waits until this share is done and prints the progress. Returns from when to when there was progress.
 async fn reaches(headwater: &Headwater, share: f64) -> Result<Span> {
     let mut printed = Instant::now();
-    let first = find(headwater).await?.processed;
+    let first = find(headwater, LATE).await?.processed;
     let mut began = None;
     eventually("the backfill has done this share", Duration::from_secs(600), async || {
         // Frequent queries would slow down the foreign transactions that are measured.
         tokio::time::sleep(Duration::from_millis(250)).await;
-        let backfill = find(headwater).await?;
+        let backfill = find(headwater, LATE).await?;
         if began.is_none() && backfill.processed > first {
             began = Some(Instant::now());
         }

@@ -1,4 +1,7 @@
-//! Three groups in three processes; one is killed, declared dead, and resurrected with a bounded backlog.
+//! Three groups in three processes; one is killed, declared dead, and resurrected with a bounded backlog: in offset
+//! watermark under load, and in reference counting with a backfill of the last messages.
+
+mod counting;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -43,6 +46,12 @@ fn serve(place: &Place<'_>, group: &str) -> Result<(Process, Heard)> {
 }
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let mut judged = under_load(place, setting).await?;
+    judged.extend(counting::run(place, setting).await?);
+    Ok(judged)
+}
+
+async fn under_load(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let headwater = prepare(place).await?;
     let topic = TopicName::new(TOPIC)?;
     let (mut first, first_heard) = serve(place, "first")?;

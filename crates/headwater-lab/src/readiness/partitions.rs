@@ -1,4 +1,4 @@
-//! Dedicated storage: ten simulated days with one dead group, and a partition of ten million rows dropped.
+//! Dedicated storage: ten simulated days with a fast, a slow and a killed group, and a partition of ten million rows dropped.
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ const PER_HOUR: usize = 2_000;
 const STEPS_PER_HOUR: u32 = 12;
 const DAYS: u32 = 10;
 const RETENTION_DAYS: u32 = 7;
+/// How often the slow group consumes.
+const SLOW_HOURS: u32 = 12;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let clock = ManualClock::at(jiff::Timestamp::now());
@@ -38,7 +40,7 @@ async fn status(headwater: &Headwater, topic: &Topic) -> Result<TopicStatus> {
     topics.into_iter().find(|status| status.topic.topic_id == topic.topic_id).context("the topic is gone")
 }
 
-/// Ten days, hour by hour, with a group that consumes and one that died on the first day.
+/// Ten days, hour by hour: a group consumes each hour, one twice a day, and one is killed on the first day.
 async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>> {
     let store = headwater.store();
     let settings = TopicSettings {
@@ -50,18 +52,23 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
     };
     let name = TopicName::new("days")?;
     let topic = headwater.topic("days").settings(settings).create().await?;
-    let living = store.subscribe(&name, &GroupName::new("living")?, Start::Now).await?;
-    let dead = store.subscribe(&name, &GroupName::new("dead")?, Start::Now).await?;
+    let fast = store.subscribe(&name, &GroupName::new("fast")?, Start::Now).await?;
+    let slow = store.subscribe(&name, &GroupName::new("slow")?, Start::Now).await?;
+    let killed = store.subscribe(&name, &GroupName::new("killed")?, Start::Now).await?;
     let owner = Owner::new("the lab")?;
-    let served = [&living, &dead].map(|one| Served::new(one.subscription_id));
+    let served = [&fast, &slow, &killed].map(|one| Served::new(one.subscription_id));
+    let living = &served[..2];
     store.heartbeat(&owner, None, &served).await?;
     progress("ten simulated days");
     let (mut ahead_least, mut created, mut dropped, mut stored_most) = (u64::MAX, 0, 0, 0);
     for hour in 0..DAYS * 24 {
         store.publish(&name, &vec![NewMessage::new(vec![b'x'; 64]); PER_HOUR]).await?;
         store.advance_heads().await?;
-        consume(headwater, living.subscription_id, &owner).await?;
-        store.heartbeat(&owner, None, &served[..1]).await?;
+        consume(headwater, fast.subscription_id, &owner).await?;
+        if hour % SLOW_HOURS == SLOW_HOURS - 1 {
+            consume(headwater, slow.subscription_id, &owner).await?;
+        }
+        store.heartbeat(&owner, None, living).await?;
         store.detect_dead().await?;
         clean(headwater, &topic).await?;
         let kept = store.keep_partitions(topic.topic_id).await?;
@@ -76,19 +83,12 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
             clock.advance(HOUR / STEPS_PER_HOUR);
             clean(headwater, &topic).await?;
             if step % (STEPS_PER_HOUR / 2) == 0 {
-                store.heartbeat(&owner, None, &served[..1]).await?;
+                store.heartbeat(&owner, None, living).await?;
                 store.detect_dead().await?;
             }
         }
     }
-    let groups = store.subscriptions(&name).await?;
-    let states = |group: &str| groups.iter().find(|one| one.group.as_str() == group).map(|one| one.state);
-    ensure!(states("dead") == Some(SubscriptionState::Dead), "the silent group is {:?}", states("dead"));
-    ensure!(
-        states("living") == Some(SubscriptionState::Active),
-        "the living group is {:?}",
-        states("living")
-    );
+    let missed_by_living = missed_by_living(headwater, &name).await?;
     let day = (PER_HOUR * 24) as f64;
     Ok(vec![
         Judged::new("partitions ahead, at least", ahead_least as f64, Unit::Count, Floor::AtLeast(2.0))
@@ -98,12 +98,30 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
             "days of messages stored at most",
             stored_most as f64 / day,
             Unit::Count,
-            Floor::AtMost(f64::from(RETENTION_DAYS + 2)),
+            // Retention begins once the slow group is done; whole partitions are dropped, at most two days' worth later.
+            Floor::AtMost(f64::from(RETENTION_DAYS + 2) + f64::from(SLOW_HOURS) / 24.0),
         )
         .note(format!(
             "retention of {RETENTION_DAYS} days, partitions of about one, one group dead all the time"
         )),
+        Judged::none_of("messages that living groups missed", missed_by_living),
     ])
+}
+
+/// Checks the states of the groups, and returns how many messages those that live have missed.
+async fn missed_by_living(headwater: &Headwater, topic: &TopicName) -> Result<u64> {
+    let groups = headwater.store().subscriptions(topic).await?;
+    let mut missed = 0;
+    for (group, state) in [
+        ("fast", SubscriptionState::Active),
+        ("slow", SubscriptionState::Active),
+        ("killed", SubscriptionState::Dead),
+    ] {
+        let found = groups.iter().find(|one| one.group.as_str() == group).context("the group is gone")?;
+        ensure!(found.state == state, "group {group} is {}", found.state);
+        missed += if state == SubscriptionState::Active { found.missed.count } else { 0 };
+    }
+    Ok(missed)
 }
 
 async fn clean(headwater: &Headwater, topic: &Topic) -> Result<()> {

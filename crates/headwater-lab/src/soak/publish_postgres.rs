@@ -59,7 +59,7 @@ impl Target {
     /// Reads the database and the schema from a store's URL.
     pub(crate) fn parse(store: &str, topic: &str) -> Result<Self> {
         match StoreUrl::parse(store, None)? {
-            StoreUrl::Postgres { url, namespace } => {
+            StoreUrl::Postgres { url, namespace, .. } => {
                 Ok(Target { url, namespace, topics: vec![topic.to_owned()], survives: false })
             }
             StoreUrl::Sqlite(_) => anyhow::bail!("not a PostgreSQL store"),

@@ -14,11 +14,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// An empty store that only this run uses.
 pub(crate) struct Place {
     url: String,
+    /// The server and the namespace, on PostgreSQL.
+    server: Option<(String, String)>,
     /// Removed with everything in it when this is dropped.
     _directory: Option<tempfile::TempDir>,
 }
 
-// Each example uses one of the two constructors.
+// Each example uses one of the two constructors, and one of the two visits.
 #[allow(dead_code)]
 impl Place {
     /// The embedded store, in a temporary directory; or a namespace on the PostgreSQL server that the command line names.
@@ -28,7 +30,7 @@ impl Place {
             None => {
                 let directory = tempfile::tempdir()?;
                 let url = format!("sqlite:{}", directory.path().join("example.db").display());
-                Ok(Place { url, _directory: Some(directory) })
+                Ok(Place { url, server: None, _directory: Some(directory) })
             }
         }
     }
@@ -55,7 +57,17 @@ impl Place {
         let separator = if server.contains('?') { '&' } else { '?' };
         // The process id is for operators, and for the test that checks whether anything stayed.
         let name = format!("example_{}_{}", std::process::id(), uuid::Uuid::now_v7().simple());
-        Ok(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
+        let url = format!("{server}{separator}namespace={name}");
+        Ok(Place { url, server: Some((server.to_owned(), name)), _directory: None })
+    }
+
+    /// The same as [`Place::visit`], with the server's URL and the namespace apart: for a program with connections of its own.
+    pub(crate) async fn visit_server(
+        self,
+        example: impl AsyncFnOnce(&str, &str) -> Result<()>,
+    ) -> Result<()> {
+        let (server, namespace) = self.server.clone().context("this example needs PostgreSQL")?;
+        self.visit(async |_: &str| example(&server, &namespace).await).await
     }
 
     /// Runs an example with the store's URL, and removes everything it left.

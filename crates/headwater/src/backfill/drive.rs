@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::pace::{BackfillPace, Controller, Observed, pause_by_rate};
+use super::pace::{BackfillPace, Controller, Observed, OwnLimits, pause_by_rate};
 use super::{BACKFILL_INLINE_MAX, Backfill, BackfillStep};
 use crate::error::{Error, Result};
 use crate::limits::MAINTENANCE_MESSAGES_MAX;
@@ -46,7 +46,8 @@ pub(crate) async fn run(
             tracing::info!(%topic, %group, state = state.as_str(), processed, "backfill ended");
         }
         let observed = Observed { processed: step.processed, took, quiet, beside };
-        let pause = controller.observe(&observed, step.backfill.rate_max);
+        let Backfill { rate_max, batch_max, target_latency, .. } = step.backfill;
+        let pause = controller.observe(&observed, OwnLimits { rate_max, batch_max, target_latency });
         if stop.rest(pause).await {
             quiet = Some(probe(store).await?);
         }

@@ -108,6 +108,24 @@ pub(crate) struct Observed {
     pub(crate) beside: Vec<Duration>,
 }
 
+/// The limits of the work itself, beside those of the pace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnLimits {
+    /// Messages per second.
+    pub(crate) rate_max: u32,
+    /// Messages of a batch, if limited.
+    pub(crate) batch_max: Option<u32>,
+    /// The 95th percentile of probes beside batches, if it is not the pace's.
+    pub(crate) target_latency: Option<Duration>,
+}
+
+impl OwnLimits {
+    /// Only this rate.
+    pub(crate) fn rate(rate_max: u32) -> Self {
+        OwnLimits { rate_max, batch_max: None, target_latency: None }
+    }
+}
+
 /// The controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
@@ -141,32 +159,33 @@ impl Controller {
         self.batch
     }
 
-    /// Records a batch. Returns how long to pause: with that pause, at most `rate_max` messages per second are
+    /// Records a batch. Returns how long to pause: with that pause, at most the allowed rate of messages per second is
     /// processed over any time that ends with a pause.
-    pub(crate) fn observe(&mut self, observed: &Observed, rate_max: u32) -> Duration {
+    pub(crate) fn observe(&mut self, observed: &Observed, own: OwnLimits) -> Duration {
         let Observed { processed, took, .. } = *observed;
         self.batches.add(took);
         observed.quiet.iter().for_each(|probe| self.quiet.add(*probe));
         observed.beside.iter().for_each(|probe| self.beside.add(*probe));
         let (batch, probe) = (self.batches.p95(), self.beside.p95());
+        let target = own.target_latency.unwrap_or(self.aims.probe);
         let limit = match self.quiet.len() {
-            0 => self.aims.probe,
+            0 => target,
             _ => self.quiet.p95().mul_f64(self.aims.slower).max(PROBE_LEAST),
         };
-        if batch > self.aims.batch || probe > self.aims.probe {
+        if batch > self.aims.batch || probe > target {
             self.slow_down();
         } else if probe > limit {
             self.rest_more(batch);
         } else if self.batches.len() >= SAMPLES_TO_GROW
             && batch <= self.aims.batch.mul_f64(0.7)
-            && probe <= self.aims.probe.min(limit).mul_f64(0.8)
+            && probe <= target.min(limit).mul_f64(0.8)
         {
             self.speed_up();
         }
         // At most what the rate allows in a second, so that pauses stay short at any rate.
-        self.batch = self.batch.min(rate_max.max(1));
+        self.batch = self.batch.min(own.rate_max.max(1)).min(own.batch_max.unwrap_or(u32::MAX));
         let by_rest = took.mul_f64(self.rest).min(PAUSE_MAX.max(took.mul_f64(self.aims.rest)));
-        pause_by_rate(processed, took, rate_max).max(by_rest).max(self.pause)
+        pause_by_rate(processed, took, own.rate_max).max(by_rest).max(self.pause)
     }
 
     fn slow_down(&mut self) {
@@ -252,7 +271,7 @@ mod tests {
     fn play(controller: &mut Controller, rounds: usize, each: Duration, probe: Duration) {
         for _ in 0..rounds {
             let batch = controller.batch();
-            controller.observe(&seen(u64::from(batch), each * batch, probe), 50_000);
+            controller.observe(&seen(u64::from(batch), each * batch, probe), OwnLimits::rate(50_000));
         }
     }
 
@@ -268,7 +287,7 @@ mod tests {
             for (took_us, probe_us) in rounds {
                 let processed = u64::from(controller.batch());
                 let (took, probe) = (Duration::from_micros(took_us), Duration::from_micros(probe_us));
-                let pause = controller.observe(&seen(processed, took, probe), rate_max);
+                let pause = controller.observe(&seen(processed, took, probe), OwnLimits::rate(rate_max));
                 messages += processed;
                 elapsed += took + pause;
                 let allowed = f64::from(rate_max) * elapsed.as_secs_f64();
@@ -307,7 +326,7 @@ mod tests {
         let mut controller = Controller::new(BackfillPace::Standard);
         play(&mut controller, 60, Duration::from_nanos(100), QUICK);
         let before = controller.batch();
-        controller.observe(&seen(100, QUICK, Duration::from_secs(1)), 50_000);
+        controller.observe(&seen(100, QUICK, Duration::from_secs(1)), OwnLimits::rate(50_000));
         assert_eq!(controller.batch(), before);
     }
 
@@ -323,7 +342,7 @@ mod tests {
             // No application runs at first, and batches grow to their maximum.
             let slower = if round < 100 { 1 } else { slower };
             let observed = Observed { processed, took, quiet: Some(quiet), beside: vec![quiet * slower; 4] };
-            let pause = controller.observe(&observed, u32::MAX);
+            let pause = controller.observe(&observed, OwnLimits::rate(u32::MAX));
             assert!(pause <= PAUSE_MAX, "its process would lose the backfill: {pause:?}");
             if round >= 200 {
                 (busy, rested) = (busy + took, rested + pause);
@@ -350,7 +369,7 @@ mod tests {
         for _ in 0..60 {
             let processed = u64::from(controller.batch());
             let (quiet, beside) = (Some(QUICK / 10), vec![QUICK; 3]);
-            controller.observe(&Observed { processed, took: QUICK, quiet, beside }, 50_000);
+            controller.observe(&Observed { processed, took: QUICK, quiet, beside }, OwnLimits::rate(50_000));
         }
         assert_eq!((controller.batch(), controller.rest), (MAINTENANCE_MESSAGES_MAX, 0.1));
     }
@@ -366,9 +385,34 @@ mod tests {
     #[test]
     fn a_rate_of_one_is_possible() {
         let mut controller = Controller::new(BackfillPace::Standard);
-        assert_eq!(controller.observe(&seen(100, Duration::ZERO, QUICK), 1), Duration::from_secs(100));
+        assert_eq!(
+            controller.observe(&seen(100, Duration::ZERO, QUICK), OwnLimits::rate(1)),
+            Duration::from_secs(100)
+        );
         assert_eq!(controller.batch(), 1);
-        assert_eq!(controller.observe(&seen(1, Duration::ZERO, QUICK), 1), Duration::from_secs(1));
+        assert_eq!(
+            controller.observe(&seen(1, Duration::ZERO, QUICK), OwnLimits::rate(1)),
+            Duration::from_secs(1)
+        );
+    }
+
+    #[test]
+    fn a_backfill_with_a_target_and_a_batch_of_its_own_keeps_them() {
+        let own =
+            OwnLimits { target_latency: Some(QUICK / 2), batch_max: Some(70), ..OwnLimits::rate(50_000) };
+        let mut controller = Controller::new(BackfillPace::Aggressive);
+        let pause = controller.observe(&seen(70, QUICK, QUICK / 4), own);
+        assert_eq!((controller.batch(), pause), (70, Duration::from_secs_f64(70.0 / 50_000.0) - QUICK));
+        controller.observe(&seen(70, QUICK, QUICK), own);
+        assert_eq!(
+            (controller.batch(), controller.pause),
+            (BATCH_MIN, PAUSE_FIRST),
+            "slower than its target"
+        );
+        // The pace alone would not have slowed down.
+        let mut controller = Controller::new(BackfillPace::Aggressive);
+        controller.observe(&seen(70, QUICK, QUICK), OwnLimits::rate(50_000));
+        assert_eq!((controller.batch(), controller.pause), (BATCH_FIRST, Duration::ZERO));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::heartbeat::{HEARTBEAT_MAX, in_time};
 use super::pull::InUse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{HandlerRun, Said};
+use crate::handler::{Call, HandlerRun, Said};
 use crate::lease::{Lease, OffsetRange};
 use crate::lease_thread::Owned;
 use crate::message::{Message, Offset};
@@ -73,7 +73,7 @@ impl Batch {
         let settlement =
             if self.parked.is_empty() { Settlement::ack_all(&self.lease) } else { self.settlement(&[]) };
         self.settle(settlement).await?;
-        self.of.group.guard.count(self.messages.len(), 0, &[]);
+        self.count(0, &[]);
         Ok(())
     }
 
@@ -98,8 +98,18 @@ impl Batch {
     async fn settle_said(self, said: Said) -> Result<()> {
         let outcomes = outcomes_of(&self.lease, &self.messages, said.verdicts, &self.policy);
         self.settle(self.settlement(&outcomes)).await?;
-        self.of.group.guard.count(self.messages.len(), said.skipped, &outcomes);
+        self.count(said.skipped, &outcomes);
         Ok(())
+    }
+
+    fn count(&self, skipped: u64, outcomes: &[(Offset, Outcome)]) {
+        let guard = &self.of.group.guard;
+        guard.count(&self.messages, skipped, outcomes, &self.policy, |at| self.call(at));
+    }
+
+    /// The call of a handler with one of its messages.
+    fn call(&self, at: usize) -> Call<'_> {
+        Call { messages: &self.messages[at..=at], attempt: self.lease.attempt, member: None }
     }
 
     /// Extends the lease to its full time again, from now.
@@ -132,16 +142,17 @@ impl Batch {
         let guard = &self.of.group.guard;
         let mut run = HandlerRun::new(guard, &self.messages[..], &self.lease, &self.policy);
         while let Some(at) = run.next_one() {
-            let (message, attempt) = (&self.messages[at..=at], run.attempt);
-            let start = || Ok(handler(message[0].clone(), attempt));
+            let attempt = run.attempt;
+            let start = || Ok(handler(self.messages[at].clone(), attempt));
             let verdict = tokio::select! {
                 biased;
                 error = &mut lost => return Err(error),
-                said = guard.call(message, attempt, Instant::now(), || {}, start) => said,
+                said = guard.call(self.call(at), Instant::now(), || {}, start) => said,
             };
             run.said(at, verdict.unwrap_or_else(|verdict| verdict));
         }
         let said = run.finish();
+        self.of.group.pause_if_due();
         self.settle_said(said).await
     }
 

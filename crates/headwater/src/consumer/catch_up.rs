@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::group::Group;
 use crate::backfill::BackfillPace;
-use crate::backfill::pace::{Controller, Observed};
+use crate::backfill::pace::{Controller, Observed, OwnLimits};
 use crate::error::Result;
 use crate::store::Store;
 
@@ -46,7 +46,11 @@ impl CatchUp {
         let answered = matches!(timeout(PROBE_MAX, probe).await, Ok(Ok(())));
         let took_probe = if answered { started.elapsed() } else { PROBE_MAX };
         let observed = Observed { processed: messages, took, quiet: None, beside: vec![took_probe] };
-        let pause = self.controller.lock().expect("no panic while held").observe(&observed, u32::MAX);
+        let pause = self
+            .controller
+            .lock()
+            .expect("no panic while held")
+            .observe(&observed, OwnLimits::rate(u32::MAX));
         tokio::time::sleep(pause).await;
     }
 }

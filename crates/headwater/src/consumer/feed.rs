@@ -173,7 +173,8 @@ impl Feed {
         if !claimed.leases.is_empty() {
             self.enter(claimed.epoch, groups);
         }
-        self.hear(groups, &got, &claimed);
+        self.hear(groups, &got, &claimed, started);
+        claimed.used_up.iter().for_each(|used_up| by_id[&used_up.subscription_id].guard.used_up(used_up));
         // From here on the leases are known, and are extended or released whatever happens.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
         self.read_missing(&claimed.leases, &by_id).await?;
@@ -210,11 +211,17 @@ impl Feed {
     }
 
     /// Passes the states of their subscriptions to the groups of a claim.
-    fn hear(&self, groups: &[Arc<Group>], asked: &HashMap<SubscriptionId, usize>, claimed: &Claimed) {
+    fn hear(
+        &self,
+        groups: &[Arc<Group>],
+        asked: &HashMap<SubscriptionId, usize>,
+        claimed: &Claimed,
+        asked_at: Instant,
+    ) {
         let inactive: HashMap<_, _> = claimed.inactive.iter().copied().collect();
         for group in groups.iter().filter(|group| asked.contains_key(&group.subscription.subscription_id)) {
             let state = inactive.get(&group.subscription.subscription_id).copied().unwrap_or_default();
-            group.hear(state);
+            group.hear(state, asked_at);
             if group.serve_state.is_dead() {
                 // A heartbeat resurrects it.
                 self.request.now();
@@ -242,8 +249,10 @@ impl Feed {
         let mut unread_from = views.as_ref().map_or(lease.range.first, |(read, _)| Offset(read.last.0 + 1));
         let views = views.map_or_else(Vec::new, |(_, views)| views);
         let (mut slices, mut parked) = if lease.lane.is_some() {
-            let all: Vec<_> = views.iter().flatten().cloned().collect();
-            let (own, parked) = own_messages(&lease, group.subscription.lanes, all);
+            let lanes = group.subscription.lanes;
+            let in_lane = |message: &&Message| Some(message.lane(lanes)) == lease.lane;
+            let all: Vec<_> = views.iter().flatten().filter(in_lane).cloned().collect();
+            let (own, parked) = own_messages(&lease, lanes, all);
             let slices = if own.is_empty() { vec![] } else { vec![Messages::from(own)] };
             (slices, parked.into_iter().map(|(offset, key)| (offset, Outcome::Park { key })).collect())
         } else {

@@ -18,7 +18,7 @@ use super::settings::{Delivery, GroupSettings};
 use super::settler::Settler;
 use super::work::LeaseWork;
 use super::worker;
-use crate::handler::{Handler, HandlerGuard, Messages};
+use crate::handler::{Burials, Handler, HandlerGuard, Messages};
 use crate::lease::Want;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
@@ -79,6 +79,9 @@ impl Group {
             timeout: settings.timeout,
             metrics: Arc::clone(&metrics),
             serve_state: Arc::clone(&serve_state),
+            undecodable: settings.undecodable,
+            burials: Burials::new(settings.pause_after_burials),
+            store: Some(Arc::clone(settler.store())),
         };
         let leases = GroupLeases::new(
             Arc::clone(&subscription),
@@ -141,6 +144,10 @@ impl Group {
         if self.serve_state.is_stopping() || self.serve_state.is_suspended() {
             return None;
         }
+        // Until its own pause is stored, a claim would bring what it cannot hand out.
+        if self.serve_state.own_pause.is_pending() {
+            return None;
+        }
         // No worker here could start it soon; the next one that is free notifies the feed.
         if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
             return None;
@@ -185,7 +192,7 @@ impl Group {
 
     fn is_transactional(&self) -> bool {
         let members = self.members.read().expect("no panic while held");
-        members.0.iter().any(|member| !matches!(member.handler, Handler::One(_) | Handler::Batch(_)))
+        members.0.iter().any(|member| member.handler.is_transactional())
     }
 
     /// Takes a lease: routes its messages to members and queues them.
@@ -230,8 +237,20 @@ impl Group {
         if self.serve_state.is_stopping() {
             self.release(self.queue.close());
         } else if self.serve_state.is_held_back() {
-            self.release(self.queue.take_stale(Duration::ZERO));
+            self.release_unstarted();
         }
+        // A filter that fails may have buried one too many.
+        self.pause_if_due();
+    }
+
+    /// Releases what is queued and not started.
+    pub(super) fn release_unstarted(&self) {
+        self.release(self.queue.take_stale(Duration::ZERO));
+    }
+
+    /// Runs a task of the group; its end waits for it as for workers.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.workers.lock().expect("no panic while held").spawn(task);
     }
 
     fn start_workers(self: &Arc<Self>, count: usize) {
@@ -307,21 +326,23 @@ impl Group {
         self.moved.swap(false, Ordering::Relaxed) || behind
     }
 
-    /// Applies the state of its subscription, as the store reported it; true if it is held back from now on.
-    pub(crate) fn hear(&self, state: SubscriptionState) -> bool {
+    /// Applies the state of its subscription, as the store reported it to a call that started at `asked_at`; true if it
+    /// is held back from now on.
+    pub(crate) fn hear(&self, state: SubscriptionState, asked_at: Instant) -> bool {
         self.serve_state.heard();
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         match state {
             SubscriptionState::Active => {
                 self.serve_state.set_dead(false);
-                if self.serve_state.set_paused(false) {
+                if self.serve_state.own_pause.may_end(asked_at) && self.serve_state.set_paused(false) {
+                    self.guard.burials.reset();
                     tracing::info!(%topic, %group, "subscription resumed");
                 }
             }
             SubscriptionState::Paused => {
                 if self.serve_state.set_paused(true) {
                     tracing::info!(%topic, %group, "subscription paused, unstarted messages released");
-                    self.release(self.queue.take_stale(Duration::ZERO));
+                    self.release_unstarted();
                     return true;
                 }
             }
@@ -339,7 +360,7 @@ impl Group {
         // A pulled group is in contact whenever it gets messages.
         let changed = !self.settings.pulled && self.serve_state.set_suspended(true);
         if changed {
-            self.release(self.queue.take_stale(Duration::ZERO));
+            self.release_unstarted();
         }
         changed
     }

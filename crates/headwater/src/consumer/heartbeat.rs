@@ -337,7 +337,7 @@ fn hear_signal(group: &Group, signal: &Signal) {
         // A claim returns that it is dead and requests the next heartbeat.
         Signal::Dead => group.serve_state.heard(),
         Signal::Paused => {
-            if group.hear(SubscriptionState::Paused) {
+            if group.hear(SubscriptionState::Paused, Instant::now()) {
                 group.leases.wake();
             }
         }

@@ -8,13 +8,14 @@ use tokio::time::Instant;
 use super::batch::Batch;
 use super::group::Group;
 use super::heartbeat::REQUEST_AGAIN;
-use super::listed::{List, Listed};
+use super::listed::{Held, List, Listed};
 use super::member::Members;
 use super::runtime::Runtime;
 use super::settings::GroupSettings;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Lease, Want};
+use crate::gate::{Gate, Inside};
+use crate::lease::{ClaimRequest, Want};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
 use crate::message::{Message, Offset};
@@ -36,21 +37,27 @@ pub struct Consumer {
     batch: u32,
     /// Leases claimed together with the one handed out last.
     list: List,
+    /// Calls and batches are inside; closed by the end of the handle.
+    gate: Arc<Gate>,
 }
 
-/// A group in use: heartbeats name it while this exists.
+/// A group in use: heartbeats name it while this exists, and the end of its handle waits for it.
 #[derive(Debug)]
 pub(super) struct InUse {
     pub(super) runtime: Arc<Runtime>,
     pub(super) group: Arc<Group>,
+    inside: Inside,
 }
 
 impl InUse {
-    fn new(runtime: &Arc<Runtime>, group: &Arc<Group>) -> Self {
+    /// `None` if the handle has ended.
+    fn new(consumer: &Consumer) -> Option<Self> {
+        let Consumer { runtime, group, gate, .. } = consumer;
+        let inside = gate.enter()?;
         if group.serve_state.enter() {
             runtime.request.now();
         }
-        InUse { runtime: Arc::clone(runtime), group: Arc::clone(group) }
+        Some(InUse { runtime: Arc::clone(runtime), group: Arc::clone(group), inside })
     }
 }
 
@@ -78,7 +85,12 @@ impl Consumer {
         // Its lag is not measured here.
         group.take_moved();
         runtime.serve(Arc::clone(&group));
-        Consumer { runtime, group, batch, list: List::new(thread, store) }
+        Consumer { runtime, group, batch, list: List::new(thread, store), gate: Arc::default() }
+    }
+
+    /// Ends when this gate closes.
+    pub(super) fn inside(self, gate: Arc<Gate>) -> Self {
+        Consumer { gate, ..self }
     }
 
     /// The subscription it serves.
@@ -95,7 +107,8 @@ impl Consumer {
     /// processes.
     ///
     /// While the subscription is paused nothing comes, and this continues to wait. A dead one is resurrected by the
-    /// call. A cancelled one is `InvalidTransition`, a removed one `NoSuchSubscription`: open another consumer.
+    /// call. A cancelled one is `InvalidTransition`, a removed one `NoSuchSubscription`: open another consumer. Once
+    /// the handle is [shut down](crate::Headwater::shutdown) it is `Closed`.
     pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
         self.next_unless(at_most, std::future::pending()).await
     }
@@ -110,13 +123,15 @@ impl Consumer {
     ) -> Result<Option<Batch>> {
         tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
-        let _waits = InUse::new(&self.runtime, &self.group);
+        let waits = InUse::new(self);
         // Held to the end: waiting leases are handed out, extended or released by one task at a time.
         let mut listed = self.list.hold().await;
+        let Some(waits) = waits else { return Err(self.shut_down(listed).await) };
         loop {
             tokio::select! {
                 biased;
                 () = &mut stop => return Ok(None),
+                () = waits.inside.closing() => return Err(self.shut_down(listed).await),
                 () = std::future::ready(()) => {}
             }
             // Removed from the list only once its messages are read: an error or a dropped call loses no lease.
@@ -133,7 +148,12 @@ impl Consumer {
                     }
                     lease.range.last = Offset(unread.first.0 - 1);
                 }
-                let batch = self.batch_of(lease, lease_for, listed.since(), fetched.messages).await?;
+                let Some(of) = InUse::new(self) else { return Err(self.shut_down(listed).await) };
+                // Left out of the batch: the settlement of its lease acks them.
+                let is_wanted = |message: &Message| !self.group.guard.drops_expired(message);
+                let messages = fetched.messages.into_iter().filter(is_wanted).collect();
+                let batch = Batch::new(of, lease, lease_for, listed.since(), messages);
+                let batch = self.hand_out(batch).await?;
                 listed.pop();
                 if batch.is_some() {
                     return Ok(batch);
@@ -151,6 +171,7 @@ impl Consumer {
             }
             tokio::select! {
                 () = &mut stop => return Ok(None),
+                () = waits.inside.closing() => {}
                 _ = wake.wait(left.min(recheck_after)) => {}
             }
         }
@@ -167,15 +188,16 @@ impl Consumer {
         let request = ClaimRequest { owner: self.runtime.owner.clone(), wants: vec![want] };
         let asked_at = Instant::now();
         let claimed = self.runtime.store.claim(&request).await?;
+        claimed.used_up.iter().for_each(|used_up| self.group.guard.used_up(used_up));
         if !claimed.leases.is_empty() {
-            self.group.hear(SubscriptionState::Active);
+            self.group.hear(SubscriptionState::Active, asked_at);
             listed.fill(claimed.leases, lease_for, asked_at);
             return Ok(None);
         }
         for (_, state) in claimed.inactive {
             match state {
                 SubscriptionState::Active | SubscriptionState::Paused => {
-                    self.group.hear(state);
+                    self.group.hear(state, asked_at);
                 }
                 SubscriptionState::Dead => {
                     let revived = revive(&self.runtime, &self.group).await?;
@@ -187,20 +209,20 @@ impl Consumer {
         Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
     }
 
-    /// A lease with its messages; `None` if it has none, or none of its lane: then it is settled right away.
-    async fn batch_of(
-        &self,
-        lease: Lease,
-        lease_for: Duration,
-        held_since: Instant,
-        messages: Vec<Message>,
-    ) -> Result<Option<Batch>> {
-        let suspect = lease.suspect;
-        let of = InUse::new(&self.runtime, &self.group);
-        let batch = Batch::new(of, lease, lease_for, held_since, messages);
+    /// The handle has ended: releases what was claimed and not handed out.
+    async fn shut_down(&self, mut listed: Held<'_>) -> Error {
+        let (topic, group) = (&self.subscription().topic.name, &self.subscription().group);
+        if let Err(error) = listed.give_back().await {
+            tracing::debug!(%topic, %group, %error, "leases not released, they expire at their deadline");
+        }
+        Error::new(ErrorKind::Closed, format!("consumer of topic {topic}, group {group} was shut down"))
+    }
+
+    /// Counts a batch as delivered; `None` if it has no message, or none of its lane: then it is settled right away.
+    async fn hand_out(&self, batch: Batch) -> Result<Option<Batch>> {
         let (metrics, count) = (&self.group.metrics, batch.messages().len() as u64);
         metrics.delivered.add(count);
-        if suspect {
+        if batch.lease().suspect {
             metrics.reassigned.add(count);
         }
         if batch.messages().is_empty() {

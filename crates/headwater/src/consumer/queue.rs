@@ -5,6 +5,7 @@
 //! decided under that lock, so work is never left without a worker.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +13,9 @@ use tokio::time::Instant;
 
 use super::member::Member;
 use super::work::LeaseWork;
-use crate::handler::Messages;
-use crate::message::Message;
+use crate::handler::{Call, HandlerGuard, Messages};
+use crate::message::{Message, Offset};
+use crate::settle::Outcome;
 
 /// Messages of one lease for one member.
 #[derive(Debug)]
@@ -62,6 +64,20 @@ impl Slice {
         self.each.as_ref().map_or(&self.member, |each| &each[at])
     }
 
+    /// The call of a handler with a part of its messages, which have one member.
+    pub(crate) fn call(&self, part: Range<usize>) -> Call<'_> {
+        Call {
+            member: Some(&self.member_of(part.start).identity.member),
+            messages: &self.messages[part],
+            attempt: self.work.lease.attempt,
+        }
+    }
+
+    /// Reports the outcomes of its messages: see [`HandlerGuard::count`].
+    pub(crate) fn count(&self, guard: &HandlerGuard, skipped: u64, outcomes: &[(Offset, Outcome)]) {
+        guard.count(&self.messages, skipped, outcomes, &self.work.policy, |at| self.call(at..at + 1));
+    }
+
     fn take_one(self: &Arc<Self>) -> Option<Unit> {
         // Exceeds the length by the number of workers at most, so it cannot wrap.
         let at = self.next.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +89,7 @@ impl Slice {
     }
 
     /// Takes everything not started from the workers; returns the indexes.
-    fn take_rest(&self) -> std::ops::Range<usize> {
+    fn take_rest(&self) -> Range<usize> {
         let len = self.messages.len();
         self.next.swap(len, Ordering::Relaxed).min(len)..len
     }

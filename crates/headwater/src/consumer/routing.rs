@@ -6,7 +6,7 @@ use super::group::Group;
 use super::member::{Member, Members, Route};
 use super::queue::{Kind, Slice};
 use super::work::LeaseWork;
-use crate::handler::{Handler, Messages};
+use crate::handler::{Call, Handler, Messages};
 use crate::message::Message;
 use crate::settle::{Outcome, Verdict, WaitingKeys};
 
@@ -41,9 +41,11 @@ impl Group {
                     ended |= work.finish(message.offset, Outcome::Ack);
                 }
                 Route::Broken(error) => {
-                    let verdict = Verdict::Failed(error);
+                    let messages = std::slice::from_ref(message);
+                    let call = Call { messages, attempt: work.lease.attempt, member: None };
+                    let verdict = self.guard.judged(call, Verdict::Failed(error), &work.policy);
                     waiting.said(message, &verdict);
-                    ended |= self.fail(work, message, verdict);
+                    ended |= self.fail(work, call, verdict);
                 }
             }
         }
@@ -86,11 +88,16 @@ impl Group {
     }
 
     /// Records a message that failed before any handler got it.
-    fn fail(&self, work: &LeaseWork, message: &Message, verdict: Verdict) -> bool {
-        let mut outcome = self.guard.decide_one(message, verdict, work.lease.attempt, &work.policy);
-        if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
-            // Later messages of the key wait for it.
-            key.clone_from(&message.key);
+    fn fail(&self, work: &LeaseWork, call: Call<'_>, verdict: Verdict) -> bool {
+        let message = &call.messages[0];
+        let mut outcome = self.guard.decide_one(call, verdict, &work.policy);
+        // In a lane later messages of the key wait for it.
+        if let Some(own) = message.key.as_ref().filter(|_| work.lease.lane.is_some()) {
+            match &mut outcome {
+                Outcome::Retry { key, .. } => *key = Some(own.clone()),
+                Outcome::Release => outcome = Outcome::Park { key: own.clone() },
+                _ => {}
+            }
         }
         work.finish(message.offset, outcome)
     }

@@ -22,7 +22,7 @@ use super::{heartbeat, keeper};
 use crate::error::Result;
 use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
-use crate::maintenance::{Maintaining, Maintenance, MaintenancePreset};
+use crate::maintenance::{Maintaining, Maintenance, MaintenanceSettings};
 use crate::name::{Owner, TopicName};
 use crate::store::{Served, Signal, Store};
 use crate::subscription::SubscriptionId;
@@ -57,7 +57,7 @@ pub(crate) struct Runtime {
     pub(crate) request: Arc<HeartbeatRequest>,
     idle: Arc<Idle>,
     /// How processes that serve groups run maintenance; `None` for not at all.
-    maintenance: Option<MaintenancePreset>,
+    maintenance: Option<MaintenanceSettings>,
     /// Present while groups are served.
     maintaining: Mutex<Option<Maintaining>>,
     this: Weak<Runtime>,
@@ -69,7 +69,7 @@ impl Runtime {
         store: Arc<dyn Store>,
         owner: Owner,
         silent_for: Option<Duration>,
-        maintenance: Option<MaintenancePreset>,
+        maintenance: Option<MaintenanceSettings>,
     ) -> Arc<Self> {
         let settler = Settler::start(Arc::clone(&store));
         Arc::new_cyclic(|this: &Weak<Runtime>| Runtime {
@@ -131,8 +131,8 @@ impl Runtime {
             *heartbeats = Some(self.thread.spawn_watched("heartbeat", run));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
-        if let (None, Some(preset)) = (&*maintaining, self.maintenance) {
-            let maintenance = Maintenance::new(Arc::clone(&self.store) as _).preset(preset);
+        if let (None, Some(settings)) = (&*maintaining, self.maintenance) {
+            let maintenance = Maintenance::new(Arc::clone(&self.store) as _).settings(settings);
             *maintaining = Some(maintenance.start());
         }
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::own_pause::OwnPause;
+
 /// Why a consumer ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -41,6 +43,8 @@ pub(crate) struct ServeState {
     suspended: AtomicBool,
     /// Its consumer is stopping.
     stopping: AtomicBool,
+    /// The group pauses itself.
+    pub(crate) own_pause: OwnPause,
     ended: OnceLock<EndReason>,
     /// Notified when it has ended.
     pub(super) ending: Notify,
@@ -61,6 +65,7 @@ impl ServeState {
             dead: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            own_pause: OwnPause::default(),
             ended: OnceLock::new(),
             ending: Notify::new(),
             heard_at: Mutex::new(Instant::now()),
@@ -101,7 +106,7 @@ impl ServeState {
 
     /// Whether nothing more is handed to members now, not even messages that a worker has taken and not started.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.is_stopping() || self.is_paused() || self.is_suspended()
+        self.is_stopping() || self.is_paused() || self.is_suspended() || self.own_pause.is_on()
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backfill::BackfillPace;
-use crate::handler::Filter;
+use crate::handler::{Filter, Layers, States, Undecodable};
 use crate::lease::GroupLimits;
 use crate::settle::RetryPolicy;
 use crate::topic::TopicSettings;
@@ -15,10 +15,14 @@ pub(crate) struct GroupSettings {
     pub(crate) batch: usize,
     pub(crate) lease: Option<Duration>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) undecodable: Undecodable,
+    pub(crate) pause_after_burials: Option<u32>,
     pub(crate) limits: GroupLimits,
     pub(crate) catch_up_pace: Option<BackfillPace>,
     pub(crate) buffer_bytes_max: usize,
     pub(crate) filter: Option<Filter>,
+    pub(crate) states: States,
+    pub(crate) layers: Layers,
     /// The handler name in inbox entries.
     pub(crate) inbox_name: String,
     /// Whether a program takes batches itself, so that the group has no members here.

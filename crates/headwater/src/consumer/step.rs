@@ -5,6 +5,7 @@ use super::running::Running;
 use crate::error::Result;
 
 /// Claims and handles when stepped.
+#[must_use = "nothing is handled before it is stepped"]
 #[derive(Debug)]
 pub struct Stepper {
     running: Running,
@@ -31,7 +32,7 @@ impl Stepper {
             let settled = group.leases.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            if group.leases.held() == 0 {
+            if group.leases.held() == 0 && !group.serve_state.own_pause.is_pending() {
                 return Ok(leases);
             }
             settled.await;

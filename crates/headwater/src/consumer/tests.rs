@@ -15,7 +15,7 @@ use super::runtime::Runtime;
 use super::settings::GroupSettings;
 use super::work::LeaseWork;
 use super::{BUFFER_BYTES_MAX, Handling, member_of};
-use crate::handler::Messages;
+use crate::handler::{Layers, Messages, States, Undecodable};
 use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Want};
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner};
@@ -53,7 +53,8 @@ impl Scene {
         let owner = Owner::new("test").unwrap();
         let lease = store.claim(&ClaimRequest { owner, wants }).await.unwrap().leases.remove(0);
         let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-        let member = member_of(&subscription, "one", handling).unwrap();
+        let (states, layers, replier) = (States::default(), Layers::default(), headwater.replier());
+        let member = member_of(&subscription, "one", handling, &states, &layers, &replier, "test").unwrap();
         let members = Members(vec![Arc::new(member)]);
         let settings = plain();
         let metrics = headwater.metrics().group(&topic, &name);
@@ -103,10 +104,14 @@ pub(super) fn plain() -> GroupSettings {
         batch: 100,
         lease: None,
         timeout: None,
+        undecodable: Undecodable::default(),
+        pause_after_burials: None,
         limits: GroupLimits::default(),
         catch_up_pace: None,
         buffer_bytes_max: BUFFER_BYTES_MAX,
         filter: None,
+        states: Default::default(),
+        layers: Default::default(),
         inbox_name: "test".into(),
         pulled: false,
     }

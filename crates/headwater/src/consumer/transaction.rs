@@ -15,39 +15,96 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "sqlite")]
+use futures_util::FutureExt;
 #[cfg(feature = "postgres")]
 use tokio::time::Instant;
 
 use super::group::Group;
 use super::queue::Slice;
 use super::worker::context_of;
-#[cfg(feature = "postgres")]
-use crate::error::Result;
-use crate::error::{Error, ErrorKind};
-use crate::handler::{HandlerRun, Messages, Said};
+#[cfg(feature = "sqlite")]
+use crate::codec::DecodeError;
+use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "sqlite")]
+use crate::handler::Layers;
+use crate::handler::{HandleTransactional, HandlerRun, Messages, Said};
 use crate::settle::{Settlement, Verdict, outcomes_of};
+#[cfg(feature = "sqlite")]
+use crate::store::sqlite::{Open, Requests, TransactionWork};
 
-/// Handles a slice in one transaction of the embedded store. True if the lease is finished by that.
+/// Handles a slice in one transaction of the store, whichever database it is in. True if the lease is finished by that.
+pub(crate) async fn in_store(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handler: &Arc<HandleTransactional>,
+) -> bool {
+    #[cfg(feature = "postgres")]
+    if group.settler.store().as_postgres().is_some() {
+        let handler = Arc::clone(handler);
+        let handler: Arc<crate::handler::HandlePostgres> =
+            Arc::new(move |transaction, message, context| handler(transaction.into(), message, context));
+        return in_postgres(group, slice, &handler).await;
+    }
+    #[cfg(feature = "sqlite")]
+    if group.settler.store().as_sqlite().is_some() {
+        let (handler, handled) = (Arc::clone(handler), Arc::clone(slice));
+        return on_writer_thread(group, slice, move |open, message| {
+            let (requests, context) =
+                (Requests::default(), context_of(&handled, &handled.member, message.clone()));
+            let handling = handler(requests.clone().into(), &message[0], context)?;
+            Ok(open.handle(&requests, handling, None))
+        })
+        .await;
+    }
+    unreachable!("{} has no transactions of its own", group.settler.store().engine())
+}
+
+/// Handles a slice in one transaction of the embedded store, by a synchronous handler. True if the lease is finished by
+/// that.
 #[cfg(feature = "sqlite")]
 pub(crate) async fn in_sqlite(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
     handler: &Arc<crate::handler::HandleSqlite>,
+    layers: &Layers,
 ) -> bool {
-    use crate::store::sqlite::TransactionWork;
+    let (handler, layers, handled) = (Arc::clone(handler), layers.clone(), Arc::clone(slice));
+    on_writer_thread(group, slice, move |open, message| {
+        let context = context_of(&handled, &handled.member, message.clone());
+        let handle = handler(&message[0], context.clone())?;
+        if layers.is_empty() {
+            return Ok(handle(open.connection()));
+        }
+        let requests = Requests::default();
+        let asking = requests.clone();
+        let handling = layers.clone().run_one(context, async move { asking.handle_now().await }.boxed());
+        Ok(open.handle(&requests, handling.boxed(), Some(handle)))
+    })
+    .await
+}
 
+/// Handles a slice on the writer thread of the embedded store. True if the lease is finished by that.
+#[cfg(feature = "sqlite")]
+async fn on_writer_thread(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handle: impl Fn(&mut Open<'_, '_>, Messages) -> Result<Verdict, DecodeError> + Send + 'static,
+) -> bool {
     let Some(store) = group.settler.store().as_sqlite() else {
         unreachable!("checked when the member joined")
     };
-    let lease_work = &slice.work;
-    let (handler, handled, ending) = (Arc::clone(handler), Arc::clone(slice), Arc::clone(slice));
+    let (lease_work, ending) = (&slice.work, Arc::clone(slice));
+    let runtime = tokio::runtime::Handle::current();
     let work = TransactionWork {
         handler_name: group.settings.inbox_name.clone(),
+        member: slice.member.identity.member.clone(),
         lease: lease_work.lease.id(),
         run: HandlerRun::new(&group.guard, slice.messages.clone(), &lease_work.lease, &lease_work.policy),
-        handler: Box::new(move |connection, message: Messages| {
-            let context = context_of(&handled, &handled.member, message.clone());
-            handler(connection, &message[0], &context)
+        handler: Box::new(move |open, message: Messages| {
+            // A handler that waits for a timer or a task fails because it waits, and not because there is no runtime.
+            let _entered = runtime.enter();
+            handle(open, message)
         }),
         decide: Box::new(move |said| settlement_of(&ending, &ending.messages, said)),
     };
@@ -59,8 +116,8 @@ pub(crate) async fn in_sqlite(
             conclude(group, slice, Some((&slice.messages, settlement)), said)
         }
         Err(error) => {
-            let verdict = broken(group, slice, &error);
-            conclude(group, slice, None, Said::of_all(&slice.messages, &verdict))
+            let said = judged_all(group, slice, &slice.messages, &broken(group, slice, &error));
+            conclude(group, slice, None, said)
         }
     }
 }
@@ -87,11 +144,13 @@ pub(crate) async fn in_postgres(
         let verdict = broken(group, slice, &error);
         let charge = verdict == Verdict::Release && error.kind() != ErrorKind::LeaseLost;
         let Some((at, verdict)) = ran.filter(|_| charge) else {
-            let mut said = Said::of_all(&part, &verdict);
+            let mut said = judged_all(group, slice, &part, &verdict);
             said.append(behind);
             return conclude(group, slice, None, said);
         };
-        let mut said = Said::of_all(&part[at..=at], &charged(verdict, &error));
+        let verdict =
+            group.guard.judged(slice.call(at..at + 1), charged(verdict, &error), &slice.work.policy);
+        let mut said = Said::of_all(&part[at..=at], &verdict);
         said.append(Said::of_all(&part[at + 1..], &Verdict::Release));
         said.append(behind);
         if at == 0 {
@@ -135,7 +194,8 @@ async fn try_in_postgres(
         }
         let context = context_of(slice, &slice.member, part.part(at..at + 1));
         let (help, start) = (|| group.call_for_help(), || handler(transaction.clone(), message, context));
-        let call = group.guard.call(&part[at..=at], run.attempt, Instant::now(), help, start);
+        // The part is the beginning of the slice.
+        let call = group.guard.call(slice.call(at..at + 1), Instant::now(), help, start);
         let mut verdict = call.await.unwrap_or_else(|verdict| verdict);
         *ran = Some((at, verdict.clone()));
         if matches!(verdict, Verdict::Done | Verdict::Skip)
@@ -168,6 +228,16 @@ fn settlement_of(slice: &Slice, part: &Messages, said: &Said) -> Settlement {
     slice.work.settle_apart(part, outcomes)
 }
 
+/// The same verdict on the first messages of a slice, as far as the limit of burials allows it.
+fn judged_all(group: &Group, slice: &Slice, part: &Messages, verdict: &Verdict) -> Said {
+    let mut said = Said::default();
+    for (at, message) in part.iter().enumerate() {
+        let call = slice.call(at..at + 1);
+        said.add(message, group.guard.judged(call, verdict.clone(), &slice.work.policy));
+    }
+    said
+}
+
 /// Records that a transaction was rolled back, and returns the verdict on messages that were not settled in it. Nothing
 /// has happened, or inbox entries show that it has. A disconnected database counts as no attempt, and neither does a
 /// lost lease: releasing it changes nothing, and costs no attempt where it only seemed lost because the clock stepped.
@@ -194,7 +264,7 @@ fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {
 fn conclude(group: &Group, slice: &Slice, committed: Option<(&Messages, Settlement)>, said: Said) -> bool {
     // Over all of them at once, so that a key that waits in the first ones holds back the others.
     let mut outcomes = outcomes_of(&slice.work.lease, &slice.messages, said.verdicts, &slice.work.policy);
-    group.guard.count(slice.messages.len(), said.skipped, &outcomes);
+    slice.count(&group.guard, said.skipped, &outcomes);
     let done = committed.as_ref().map_or(0, |(part, _)| part.len());
     let ended = committed.is_some_and(|(part, settlement)| slice.work.finish_settled(part, &settlement));
     if done == slice.messages.len() {

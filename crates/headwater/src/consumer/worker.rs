@@ -21,6 +21,7 @@ pub(crate) async fn run(group: Arc<Group>) {
             Unit::One(slice, at) => one(&group, &slice, at).await,
             Unit::Whole(slice) => whole(&group, &slice).await,
         }
+        group.pause_if_due();
         // Handlers that never wait would keep the thread from all other tasks.
         tokio::task::coop::consume_budget().await;
     }
@@ -29,8 +30,9 @@ pub(crate) async fn run(group: Arc<Group>) {
 /// Handles one message alone.
 async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let message = &slice.messages[at];
-    let verdict = handle_one(group, slice, at).await;
-    let outcome = group.guard.decide_one(message, verdict, slice.work.lease.attempt, &slice.work.policy);
+    let (call, policy) = (slice.call(at..at + 1), &slice.work.policy);
+    let verdict = group.guard.judged(call, handle_one(group, slice, at).await, policy);
+    let outcome = group.guard.decide_one(call, verdict, policy);
     group.done(std::slice::from_ref(message));
     if slice.work.finish(message.offset, outcome) {
         group.settler.finish(&slice.work);
@@ -44,10 +46,11 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
             let said = in_order(group, slice).await;
             finish(group, slice, said)
         }
+        Handler::Transactional(handler) => transaction::in_store(group, slice, handler).await,
         #[cfg(feature = "postgres")]
         Handler::Postgres(handler) => transaction::in_postgres(group, slice, handler).await,
         #[cfg(feature = "sqlite")]
-        Handler::Sqlite(handler) => transaction::in_sqlite(group, slice, handler).await,
+        Handler::Sqlite(handler, layers) => transaction::in_sqlite(group, slice, handler, layers).await,
     };
     group.done(&slice.messages);
     if ended {
@@ -58,7 +61,7 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
 /// Records the verdicts on a slice; true if the lease is finished by that.
 fn finish(group: &Group, slice: &Slice, said: Said) -> bool {
     let outcomes = outcomes_of(&slice.work.lease, &slice.messages, said.verdicts, &slice.work.policy);
-    group.guard.count(slice.messages.len(), said.skipped, &outcomes);
+    slice.count(&group.guard, said.skipped, &outcomes);
     slice.work.finish_all(&slice.messages, outcomes)
 }
 
@@ -85,13 +88,13 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Said {
 async fn handle_batch(group: &Arc<Group>, slice: &Slice, part: Range<usize>) -> Vec<(Offset, Verdict)> {
     let member = slice.member_of(part.start);
     let Handler::Batch(handler) = &member.handler else { unreachable!("only batch handlers come here") };
-    let (messages, started) = (slice.messages.part(part), Instant::now());
+    let (messages, started) = (slice.messages.part(part.clone()), Instant::now());
     if slice.work.is_lost(started) {
         return Said::of_all(&messages, &Verdict::Release).verdicts;
     }
     let context = context_of(slice, member, messages.clone());
     let (help, start) = (|| group.call_for_help(), || Ok(handler(messages.clone(), context)));
-    match group.guard.call(&messages, slice.work.lease.attempt, started, help, start).await {
+    match group.guard.call(slice.call(part), started, help, start).await {
         Ok(Ok(verdicts)) => verdicts.into_inner(),
         Ok(Err(verdict)) | Err(verdict) => {
             messages.iter().map(|message| (message.offset, verdict.clone())).collect()
@@ -107,9 +110,12 @@ async fn handle_one(group: &Arc<Group>, slice: &Slice, at: usize) -> Verdict {
     if slice.work.is_lost(started) {
         return Verdict::Release;
     }
+    if group.guard.drops_expired(message) {
+        return Verdict::Done;
+    }
     let context = context_of(slice, member, slice.messages.part(at..at + 1));
     let (help, start) = (|| group.call_for_help(), || handler(message, context));
-    let call = group.guard.call(&slice.messages[at..=at], slice.work.lease.attempt, started, help, start);
+    let call = group.guard.call(slice.call(at..at + 1), started, help, start);
     call.await.unwrap_or_else(|verdict| verdict)
 }
 

@@ -12,6 +12,7 @@ use super::Missed;
 use super::schedule::Schedule;
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::gate::Inside;
 use crate::limits::TICK_AHEAD_MAX;
 use crate::message::NewMessage;
 use crate::name::TopicName;
@@ -75,8 +76,8 @@ pub(super) fn message_of(message: &NewMessage, job: &str, tick: Timestamp) -> Ne
     message.clone().header(HEADER_JOB, job).header(HEADER_TICK, tick.to_string())
 }
 
-/// Runs until the job's handle is dropped.
-pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
+/// Runs until the job's handle is dropped, or the handle of its store is closed.
+pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>, inside: Inside) {
     let by_hand = matches!(runner.clock, Clock::Manual(_));
     let mut sleep = Duration::ZERO;
     let mut failures = 0;
@@ -87,6 +88,7 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
                 Some(Order::Check(answer)) => Some(answer),
                 None => break,
             },
+            () = inside.closing() => break,
             () = tokio::time::sleep(sleep), if !by_hand => None,
         };
         let checked = runner.check().await;

@@ -30,7 +30,7 @@ impl Setting {
     /// A job of another process.
     fn job(&self, name: &str, expression: &str) -> CronBuilder {
         let (store, clock) = (Arc::clone(&self.store), Clock::Manual(self.clock.clone()));
-        CronBuilder::new(store, clock, Arc::default(), name, expression).topic("reports")
+        CronBuilder::new(store, clock, Arc::default(), Arc::default(), name, expression).topic("reports")
     }
 
     fn set(&self, now: &str) {
@@ -193,12 +193,18 @@ async fn runner_checks_without_being_asked() {
     store.cron_last("hourly", hours_ago).await.unwrap();
     let topic = store.create_topic(&reports(), &TopicSettings::default()).await.unwrap();
     let wake = store.arm(&[topic.topic_id]).await.unwrap();
-    let job =
-        CronBuilder::new(Arc::clone(&store) as _, Clock::Database, Arc::default(), "hourly", "0 * * * *")
-            .topic("reports")
-            .start()
-            .await
-            .unwrap();
+    let job = CronBuilder::new(
+        Arc::clone(&store) as _,
+        Clock::Database,
+        Arc::default(),
+        Arc::default(),
+        "hourly",
+        "0 * * * *",
+    )
+    .topic("reports")
+    .start()
+    .await
+    .unwrap();
     assert!(wake.wait(Duration::from_secs(30)).await);
     assert_eq!(published(&*store).await.len(), 1);
     job.stop().await;
@@ -236,7 +242,7 @@ async fn bad_input_is_refused_with_what_to_do() {
 async fn dropped_job_ends() {
     let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("a", "* * * * *").start().await.unwrap();
-    let CronJob { orders, task, state } = job;
+    let CronJob { orders, task, state, .. } = job;
     drop(orders);
     task.await.unwrap();
     assert_eq!(state.health().state, HealthState::Stopped);

@@ -18,6 +18,8 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
+use super::burials::{Burials, Undecodable};
+use super::report::Call;
 use crate::codec::DecodeError;
 use crate::consumer::ServeState;
 use crate::error::panic_text;
@@ -26,7 +28,8 @@ use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::observe::trace;
-use crate::settle::{Outcome, RetryPolicy, Verdict, WaitingKeys, decide, jitter_of, with_followers_held};
+use crate::settle::{RetryPolicy, Verdict, WaitingKeys, with_followers_held};
+use crate::store::Store;
 use crate::subscription::Subscription;
 
 /// One run of handlers over messages of a lease, offsets rising.
@@ -38,6 +41,7 @@ pub(crate) struct HandlerRun<M> {
     pub(crate) guard: Arc<HandlerGuard>,
     pub(crate) messages: M,
     pub(crate) attempt: u32,
+    policy: RetryPolicy,
     next: usize,
     waiting: WaitingKeys,
     said: Said,
@@ -80,6 +84,7 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
             guard: Arc::clone(guard),
             messages,
             attempt: lease.attempt,
+            policy: *policy,
             next: 0,
             waiting: WaitingKeys::of(lease, policy),
             said: Said::default(),
@@ -98,18 +103,35 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
             self.said.append(Said::of_all(&self.messages[self.next..], &Verdict::Release));
             self.next = self.messages.len();
         }
-        while self.waiting.hold(self.messages.get(self.next)?) {
-            self.said.add(&self.messages[self.next], Verdict::Release);
+        loop {
+            let message = self.messages.get(self.next)?;
+            if self.waiting.hold(message) {
+                self.said.add(message, Verdict::Release);
+            } else if !self.guard.drops_expired(message) {
+                break;
+            }
             self.next += 1;
         }
         let first = self.next;
-        let free = |message: &&Message| !self.waiting.hold(message);
-        self.next += self.messages[first..].iter().take(most).take_while(free).count();
+        let free = |message: &&Message| !self.waiting.hold(message) && !self.guard.is_expired(message);
+        let more = self.messages[first + 1..].iter().take(most.saturating_sub(1));
+        self.next += 1 + more.take_while(free).count();
         Some(first..self.next)
     }
 
     /// Records a handler's verdict on one message.
     pub(crate) fn said(&mut self, at: usize, verdict: Verdict) {
+        let verdict = self.judged(at, verdict);
+        self.add(at, verdict);
+    }
+
+    /// The verdict that counts: see [`HandlerGuard::judged`].
+    fn judged(&self, at: usize, verdict: Verdict) -> Verdict {
+        let call = Call { messages: &self.messages[at..=at], attempt: self.attempt, member: None };
+        self.guard.judged(call, verdict, &self.policy)
+    }
+
+    fn add(&mut self, at: usize, verdict: Verdict) {
         self.waiting.said(&self.messages[at], &verdict);
         self.said.add(&self.messages[at], verdict);
     }
@@ -117,13 +139,26 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
     /// Records a handler's verdicts on messages that it got together; messages not named are done.
     pub(crate) fn said_of(&mut self, part: Range<usize>, verdicts: Vec<(Offset, Verdict)>) {
         if verdicts.is_empty() {
+            self.guard.burials.reset();
             return;
         }
-        let verdicts = with_followers_held(self.waiting.is_ordered(), &self.messages[part.clone()], verdicts);
+        let mut named: HashMap<Offset, Verdict> = verdicts.into_iter().collect();
+        // Judged before followers are held: a burial that becomes a release holds back later messages of its key.
+        let mut judged = Vec::with_capacity(named.len());
+        for at in part.clone() {
+            let offset = self.messages[at].offset;
+            let verdict = named.remove(&offset);
+            let is_named = verdict.is_some();
+            let verdict = self.judged(at, verdict.unwrap_or(Verdict::Done));
+            if is_named {
+                judged.push((offset, verdict));
+            }
+        }
+        let verdicts = with_followers_held(self.waiting.is_ordered(), &self.messages[part.clone()], judged);
         let mut named: HashMap<Offset, Verdict> = verdicts.into_iter().collect();
         for at in part {
             if let Some(verdict) = named.remove(&self.messages[at].offset) {
-                self.said(at, verdict);
+                self.add(at, verdict);
             }
         }
     }
@@ -142,6 +177,10 @@ pub(crate) struct HandlerGuard {
     pub(crate) timeout: Option<Duration>,
     pub(crate) metrics: Arc<GroupMetrics>,
     pub(crate) serve_state: Arc<ServeState>,
+    pub(crate) undecodable: Undecodable,
+    pub(crate) burials: Burials,
+    /// The store whose clock shows whether a message has expired; without it, this machine's clock does.
+    pub(crate) store: Option<Arc<dyn Store>>,
 }
 
 /// How a call ended.
@@ -160,7 +199,28 @@ impl HandlerGuard {
         let metrics = crate::observe::metrics::Registry::default().group(topic, group);
         let serve_state = Arc::new(ServeState::new(subscription.topic.settings.heartbeat_interval));
         let subscription = Arc::new(subscription.clone());
-        Arc::new(HandlerGuard { subscription, timeout: None, metrics, serve_state })
+        Arc::new(HandlerGuard {
+            subscription,
+            timeout: None,
+            metrics,
+            serve_state,
+            undecodable: Undecodable::default(),
+            burials: Burials::default(),
+            store: None,
+        })
+    }
+
+    /// Whether the time of a message is over: it must not be handled any more.
+    pub(crate) fn is_expired(&self, message: &Message) -> bool {
+        let now = || self.store.as_ref().map_or_else(jiff::Timestamp::now, |store| store.now());
+        message.expires_at().is_some_and(|at| at <= now())
+    }
+
+    /// The same, and counts it: the message is then done.
+    pub(crate) fn drops_expired(&self, message: &Message) -> bool {
+        let expired = self.is_expired(message);
+        self.metrics.expired.add(u64::from(expired));
+        expired
     }
 
     /// Calls a handler with one message or with a batch. `started` is the present: the caller has read the clock
@@ -168,36 +228,34 @@ impl HandlerGuard {
     /// finish at once.
     pub(crate) async fn call<F: Future>(
         &self,
-        messages: &[Message],
-        attempt: u32,
+        call: Call<'_>,
         started: Instant,
         on_wait: impl FnOnce(),
         start: impl FnOnce() -> Result<F, DecodeError>,
     ) -> Result<F::Output, Verdict> {
-        let _in_flight = self.metrics.hold(messages.len() as u64);
+        let _in_flight = self.metrics.hold(call.messages.len() as u64);
         let ended = match catch_unwind(AssertUnwindSafe(start)) {
             Ok(Ok(handling)) => {
-                let (span, context) = self.span_of(messages, attempt);
+                let (span, context) = self.span_of(call);
                 let handling = pin!(AssertUnwindSafe(within(span, context, handling)).catch_unwind());
                 self.attend(started, on_wait, handling).await
             }
             Ok(Err(error)) => Ended::NotDecoded(error),
             Err(panic) => Ended::Panicked(panic),
         };
-        self.verdict_of(messages.len(), started.elapsed(), ended)
+        self.verdict_of(call, started.elapsed(), ended)
     }
 
     /// Calls a synchronous handler. It cannot be interrupted: a handler that exceeds its timeout fails once it returns.
     #[cfg(feature = "sqlite")]
     pub(crate) fn call_now(
         &self,
-        message: &Message,
-        attempt: u32,
+        call: Call<'_>,
         handle: impl FnOnce() -> Result<Verdict, DecodeError>,
     ) -> Verdict {
         let _in_flight = self.metrics.hold(1);
         let started = Instant::now();
-        let (span, context) = self.span_of(std::slice::from_ref(message), attempt);
+        let (span, context) = self.span_of(call);
         let handle = || span.in_scope(handle);
         let ended = match catch_unwind(AssertUnwindSafe(|| match context {
             Some(context) => trace::within_now(context, handle),
@@ -214,7 +272,7 @@ impl HandlerGuard {
             }
             (ended, _) => ended,
         };
-        self.verdict_of(1, took, ended).unwrap_or_else(|verdict| verdict)
+        self.verdict_of(call, took, ended).unwrap_or_else(|verdict| verdict)
     }
 
     async fn attend<T>(
@@ -240,68 +298,34 @@ impl HandlerGuard {
         done.map_or_else(Ended::Panicked, Ended::Said)
     }
 
-    fn verdict_of<T>(&self, messages: usize, took: Duration, ended: Ended<T>) -> Result<T, Verdict> {
+    fn verdict_of<T>(&self, call: Call<'_>, took: Duration, ended: Ended<T>) -> Result<T, Verdict> {
         if !matches!(ended, Ended::NotDecoded(_)) {
             self.metrics.handle_seconds.record(took);
         }
         match ended {
             Ended::Said(value) => Ok(value),
-            Ended::NotDecoded(error) => {
-                self.metrics.decode_failed.add(messages as u64);
-                // It would fail the same way each time.
-                Err(Verdict::Bury(error.to_string()))
-            }
+            Ended::NotDecoded(error) => Err(self.undecodable(call, error.to_string())),
             Ended::Panicked(panic) => {
-                self.metrics.panicked.add(1);
                 let text = format!("the handler panicked: {}", panic_text(&*panic));
-                tracing::warn!(
-                    topic = %self.subscription.topic.name, group = %self.subscription.group, error = text,
-                    "handler panicked"
-                );
+                self.panicked(call, &text);
                 Err(Verdict::Failed(text))
             }
-            Ended::TooLong(limit) => Err(Verdict::Failed(format!(
-                "the handler took longer than its timeout of {limit:?}; raise the consumer's timeout or make it faster"
-            ))),
+            Ended::TooLong(limit) => {
+                let text = format!(
+                    "the handler took longer than its timeout of {limit:?}; raise the consumer's timeout or make it faster"
+                );
+                self.timed_out(call, &text);
+                Err(Verdict::Failed(text))
+            }
         }
     }
 
     /// The span of a call, and the trace of its message. A batch has no trace: its messages may belong to many.
-    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<trace::Current>) {
+    fn span_of(&self, call: Call<'_>) -> (Span, Option<trace::Current>) {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
-        match messages {
-            [message] => trace::span(topic, group, message, attempt),
-            messages => (trace::batch_span(topic, group, messages, attempt), None),
-        }
-    }
-
-    /// Counts the outcomes of messages once they are certain: all are acked except those named.
-    pub(crate) fn count(&self, messages: usize, skipped: u64, outcomes: &[(Offset, Outcome)]) {
-        self.metrics.skipped.add(skipped);
-        self.metrics.acked.add((messages - outcomes.len()) as u64);
-        outcomes.iter().for_each(|(_, outcome)| self.count_one(outcome));
-    }
-
-    /// Decides the outcome of one message that is settled alone, and counts it.
-    pub(crate) fn decide_one(
-        &self,
-        message: &Message,
-        verdict: Verdict,
-        attempt: u32,
-        policy: &RetryPolicy,
-    ) -> Outcome {
-        self.metrics.skipped.add(u64::from(verdict == Verdict::Skip));
-        let outcome = decide(verdict, attempt, policy, jitter_of(message));
-        self.count_one(&outcome);
-        outcome
-    }
-
-    fn count_one(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Ack => self.metrics.acked.add(1),
-            Outcome::Retry { .. } => self.metrics.retried.add(1),
-            Outcome::Bury { .. } => self.metrics.buried.add(1),
-            Outcome::Release | Outcome::Park { .. } => {}
+        match call.messages {
+            [message] => trace::span(topic, group, message, call.attempt),
+            messages => (trace::batch_span(topic, group, messages, call.attempt), None),
         }
     }
 }

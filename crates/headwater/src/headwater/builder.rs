@@ -3,12 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::name::TopicName;
 use crate::store::Store;
 use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, Topic, TopicSettings, Tracking};
 
 /// A topic to be created.
+///
+/// | to end with | if the topic exists with other settings |
+/// |---|---|
+/// | [`create_if_missing`](TopicBuilder::create_if_missing) | it keeps them, and a warning names each difference: for the start of a program |
+/// | [`ensure`](TopicBuilder::ensure) | it is altered to the program's |
+/// | [`create`](TopicBuilder::create) | it is a `Conflict` |
 #[derive(Debug)]
 pub struct TopicBuilder {
     store: Arc<dyn Store>,
@@ -196,8 +202,89 @@ impl TopicBuilder {
         self
     }
 
-    /// Creates the topic, or returns the existing one if its settings are the same.
+    /// Creates the topic if it does not exist. The settings matter only then: a topic that exists keeps its own, which
+    /// an operator may have tuned, and one warning names each setting that differs, with both values.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// headwater.topic("orders").max_attempts(5).create_if_missing().await?;
+    /// let topic = headwater.topic("orders").max_attempts(8).create_if_missing().await?; // logs "max_attempts 5, not 8"
+    /// assert_eq!(topic.settings.max_attempts, 5);
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_if_missing(self) -> Result<Topic> {
+        let topic = self.find_or_create().await?;
+        let differ = topic.settings.differences(&self.settings.as_stored());
+        if !differ.is_empty() {
+            tracing::warn!(
+                topic = topic.name.as_str(),
+                settings = differ.join("; "),
+                "topic has other settings than the program and keeps them"
+            );
+        }
+        Ok(topic)
+    }
+
+    /// Creates the topic, or alters it to exactly these settings, with an audit entry: the program and not the operator
+    /// decides. A setting that cannot be changed is `InvalidInput`, as in [`Topics::alter`](crate::Topics::alter).
+    ///
+    /// Safe in every process at every start. Of processes with the same settings one alters the topic, and for the others
+    /// there is nothing to alter. Of two versions of the program the one that started last decides, and neither fails.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// headwater.topic("orders").max_attempts(5).ensure().await?;
+    /// let topic = headwater.topic("orders").max_attempts(8).ensure().await?;
+    /// assert_eq!(topic.settings.max_attempts, 8);
+    /// # Ok(()) }
+    /// ```
+    pub async fn ensure(self) -> Result<Topic> {
+        loop {
+            let topic = self.find_or_create().await?;
+            let differ = topic.settings.differences(&self.settings.as_stored());
+            if differ.is_empty() {
+                return Ok(topic);
+            }
+            match self.store.alter_topic(&topic.name, &self.settings).await {
+                // Deleted since it was found.
+                Err(error) if error.kind() == ErrorKind::NoSuchTopic => {}
+                altered => {
+                    if altered.is_ok() {
+                        tracing::info!(
+                            topic = topic.name.as_str(),
+                            settings = differ.join("; "),
+                            "topic altered by the program"
+                        );
+                    }
+                    return altered;
+                }
+            }
+        }
+    }
+
+    /// Creates the topic, or returns the existing one if its settings are the same. Other settings are a `Conflict`, and
+    /// nothing is changed.
     pub async fn create(self) -> Result<Topic> {
         self.store.create_topic(&TopicName::new(&self.name)?, &self.settings).await
+    }
+
+    /// The topic as it is, created if there is none. Each further round means that another process created or deleted the
+    /// topic in between.
+    pub(crate) async fn find_or_create(&self) -> Result<Topic> {
+        let name = TopicName::new(&self.name)?;
+        // A program with settings that contradict each other fails everywhere, not only where the topic is missing.
+        self.settings.validate()?;
+        loop {
+            match self.store.topic(&name).await {
+                Err(error) if error.kind() == ErrorKind::NoSuchTopic => {}
+                found => return found,
+            }
+            match self.store.create_topic(&name, &self.settings).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                created => return created,
+            }
+        }
     }
 }

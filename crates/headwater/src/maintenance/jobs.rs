@@ -8,15 +8,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::plan::{self, Plan, TOPICS_KEPT};
+use super::plan::{self, TOPICS_KEPT};
+use super::settings::Plan;
 use super::stop::StopSignal;
+use super::survey::ZeroSubscriptions;
 use super::topics::{Known, Reading, Topics};
 use super::{Job, JobRun};
 use crate::backfill::drive;
 use crate::error::{Error, ErrorKind, Result, panic_text};
-use crate::limits::SUBSCRIPTION_RETENTION;
 use crate::name::Owner;
-use crate::observe::metrics::JobMetrics;
+use crate::observe::metrics::{JobMetrics, SurveyMetrics};
 use crate::store::{self, Maintained};
 use crate::topic::{TopicId, TopicStatus};
 
@@ -30,6 +31,8 @@ pub(super) struct Worker {
     pub(super) plan: Plan,
     pub(super) owner: Owner,
     pub(super) metrics: JobMetrics,
+    pub(super) surveyed: SurveyMetrics,
+    pub(super) zero_subscriptions: ZeroSubscriptions,
     /// The topics as last read, for all jobs.
     topics: Topics,
     /// The heads at the last run of message cleanup.
@@ -65,8 +68,16 @@ impl Bounds<'_> {
 
 impl Worker {
     pub(super) fn new(store: Arc<dyn store::Maintenance>, plan: Plan, owner: Owner) -> Self {
-        let (topics, heads) = (Topics::default(), Mutex::default());
-        Worker { store, plan, owner, metrics: JobMetrics::default(), topics, heads }
+        Worker {
+            store,
+            plan,
+            owner,
+            metrics: JobMetrics::default(),
+            surveyed: SurveyMetrics::default(),
+            zero_subscriptions: ZeroSubscriptions::default(),
+            topics: Topics::default(),
+            heads: Mutex::default(),
+        }
     }
 
     /// Runs a job. Any error or panic is in the result: other jobs continue.
@@ -96,7 +107,9 @@ impl Worker {
             Job::MessageCleanup => self.clean(tally, bounds).await,
             Job::Partitions => self.keep_partitions(tally, bounds).await,
             Job::SubscriptionCleanup => self.clean_subscriptions(tally).await,
+            Job::EntryCleanup => self.clean_entries(tally, bounds).await,
             Job::Backfill => self.backfill(tally, bounds).await,
+            Job::Survey => self.survey().await,
         }
     }
 
@@ -124,9 +137,9 @@ impl Worker {
 
     async fn heads(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
         loop {
-            let Maintained { promoted, late, gaps_closed, dedup_forgotten, inbox_forgotten } =
+            let Maintained { promoted, late, gaps_closed, dedup_forgotten } =
                 self.store.advance_heads().await?;
-            let rows = promoted + late + gaps_closed + dedup_forgotten + inbox_forgotten;
+            let rows = promoted + late + gaps_closed + dedup_forgotten;
             tally.rows += rows;
             if rows < HEADS_FULL {
                 return Ok(());
@@ -212,7 +225,7 @@ impl Worker {
     /// One call: the store continues by itself until nothing is left, and what falls due meanwhile is left for the next
     /// day.
     async fn clean_subscriptions(&self, tally: &mut Tally) -> Result<()> {
-        let step = self.store.clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
+        let step = self.store.clean_subscriptions(self.plan.subscription_retention).await?;
         for (topic, group) in &step.zombies {
             tracing::info!(%topic, %group, "dead group moved past removed messages");
         }
@@ -220,7 +233,27 @@ impl Worker {
             tracing::info!(%topic, %group, "subscription deleted");
         }
         tally.rows += (step.zombies.len() + step.deleted.len()) as u64 + step.forgotten;
+        if let Some(retention) = self.plan.process_retention {
+            tally.rows += self.store.clean_processes(retention).await?;
+        }
         Ok(())
+    }
+
+    async fn clean_entries(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        loop {
+            let started = Instant::now();
+            let step = self.store.clean_entries(&self.plan.entries).await?;
+            let rows = step.inbox + step.outbox;
+            tally.rows += rows;
+            if !step.more {
+                return Ok(());
+            }
+            if !bounds.hold() {
+                tally.backlog = rows;
+                return Ok(());
+            }
+            bounds.stop.rest(self.plan.rest(started.elapsed())).await;
+        }
     }
 
     async fn backfill(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
@@ -267,6 +300,7 @@ impl Worker {
         match job {
             Job::Tracking => {
                 let step = store.track(topic, messages_max).await?;
+                self.count_released(topic, step.released).await?;
                 Ok((step.recorded + step.changed + step.removed, step.more))
             }
             Job::MessageCleanup => {
@@ -281,10 +315,23 @@ impl Worker {
                 }
                 Ok((step.created + step.dropped + step.removed, false))
             }
-            Job::Heads | Job::DeadDetection | Job::SubscriptionCleanup | Job::Backfill => {
+            Job::Heads
+            | Job::DeadDetection
+            | Job::SubscriptionCleanup
+            | Job::EntryCleanup
+            | Job::Backfill
+            | Job::Survey => {
                 unreachable!("{job:?} does not run per topic")
             }
         }
+    }
+
+    async fn count_released(&self, topic: TopicId, records: u64) -> Result<()> {
+        let topics = if records > 0 { self.topics().await? } else { Arc::default() };
+        if let Some(status) = topics.iter().find(|status| status.topic.topic_id == topic) {
+            self.surveyed.released(&status.topic.name, records);
+        }
+        Ok(())
     }
 
     /// Takes or confirms the maintenance term; true if this process holds it.

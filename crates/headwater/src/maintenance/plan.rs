@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Job, MaintenancePreset};
-use crate::backfill::BackfillPace;
-use crate::limits::MAINTENANCE_MESSAGES_MAX;
+use super::Job;
+use super::settings::Plan;
 use crate::topic::{Storage, TopicSettings, TopicStatus, Tracking};
 
 /// The length of a term, by the database's clock.
@@ -31,75 +30,7 @@ const REST_MAX: Duration = Duration::from_secs(2);
 /// How soon a job with work left runs again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How often jobs run and how much they do at a time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Plan {
-    pub(super) heads: Duration,
-    pub(super) tracking: Duration,
-    /// At most; shorter where a topic has a short heartbeat timeout.
-    pub(super) dead_detection: Duration,
-    pub(super) message_cleanup: Duration,
-    pub(super) partitions: Duration,
-    pub(super) subscription_cleanup: Duration,
-    /// While no backfill is open.
-    pub(super) backfill: Duration,
-    /// Messages of one step.
-    pub(super) messages_max: u32,
-    /// How long to pause after a step, as a fraction of the step's time.
-    pub(super) rest: f64,
-    /// When a run ends although it has more to do.
-    pub(super) run_max: Duration,
-    pub(super) pace: BackfillPace,
-}
-
 impl Plan {
-    pub(super) fn of(preset: MaintenancePreset) -> Self {
-        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
-        let standard = Plan {
-            heads: second,
-            tracking: second,
-            dead_detection: minute,
-            message_cleanup: minute * 5,
-            partitions: minute,
-            subscription_cleanup: minute * 60 * 24,
-            backfill: second * 5,
-            messages_max: MAINTENANCE_MESSAGES_MAX,
-            rest: 1.0,
-            run_max: minute * 10,
-            pace: BackfillPace::Standard,
-        };
-        match preset {
-            MaintenancePreset::Standard => standard,
-            MaintenancePreset::LowThroughput => Plan {
-                heads: second * 5,
-                tracking: second * 5,
-                message_cleanup: minute * 15,
-                partitions: minute * 5,
-                backfill: second * 10,
-                messages_max: MAINTENANCE_MESSAGES_MAX / 10,
-                rest: 2.0,
-                pace: BackfillPace::Conservative,
-                ..standard
-            },
-            MaintenancePreset::HighThroughput => Plan {
-                message_cleanup: minute,
-                partitions: minute / 2,
-                rest: 0.1,
-                pace: BackfillPace::Aggressive,
-                ..standard
-            },
-            MaintenancePreset::Critical => Plan {
-                dead_detection: second * 10,
-                message_cleanup: minute,
-                partitions: minute / 2,
-                backfill: second,
-                messages_max: MAINTENANCE_MESSAGES_MAX / 2,
-                rest: 0.5,
-                ..standard
-            },
-        }
-    }
-
     /// How long after a successful run the next is due; `left` means that there was more to do.
     pub(super) fn interval(&self, job: Job, topics: &[TopicStatus], left: bool) -> Duration {
         match job {
@@ -109,16 +40,18 @@ impl Plan {
             Job::MessageCleanup => self.message_cleanup,
             Job::Partitions => self.partitions,
             Job::SubscriptionCleanup => self.subscription_cleanup,
+            Job::EntryCleanup => self.entry_cleanup,
             Job::Backfill if left => SOON.min(self.backfill),
             Job::Backfill => self.backfill,
+            Job::Survey => self.survey,
         }
     }
 
-    /// Half the shortest timeout, so that a dead group is detected within one and a half times its timeout.
+    /// A fifth of the shortest timeout at most, so that a dead group is detected soon after its timeout.
     fn detection(&self, topics: &[TopicStatus]) -> Duration {
-        let timeouts = topics.iter().map(|status| status.topic.settings.heartbeat_timeout);
+        let timeouts = topics.iter().map(|status| status.heartbeat_timeout);
         let shortest = timeouts.min().unwrap_or(Duration::MAX);
-        self.dead_detection.min((shortest / 2).max(DETECTION_MIN))
+        self.dead_detection.min((shortest / 5).max(DETECTION_MIN))
     }
 
     /// When a job first runs after an election; `chance` is from 0 to 1.
@@ -136,6 +69,12 @@ impl Plan {
     pub(super) fn rest(&self, took: Duration) -> Duration {
         took.mul_f64(self.rest).min(REST_MAX)
     }
+}
+
+/// How long after a run the next is due at the earliest, however short its interval is: a survey of very many groups takes
+/// at most a twentieth of the time.
+pub(super) fn at_least(job: Job, took: Duration) -> Duration {
+    if job == Job::Survey { took * 20 } else { Duration::ZERO }
 }
 
 /// Slightly less than a duration, so that processes do not synchronize, and never more, so that bounds hold. `chance`
@@ -170,6 +109,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::MAINTENANCE_MESSAGES_MAX;
+    use crate::maintenance::MaintenancePreset;
     use crate::maintenance::tests::topic;
 
     const PRESETS: [MaintenancePreset; 4] = [
@@ -183,7 +124,7 @@ mod tests {
     fn the_standard_is_what_is_written_and_presets_are_what_they_are_called() {
         let seconds = |plan: Plan| Job::ALL.map(|job| plan.interval(job, &[], false).as_secs());
         let plan = Plan::of(MaintenancePreset::Standard);
-        assert_eq!(seconds(plan), [1, 60, 1, 5, 300, 60, 86_400]);
+        assert_eq!(seconds(plan), [1, 60, 1, 5, 300, 60, 86_400, 300, 15]);
         assert_eq!(plan.messages_max, 10_000);
         let [_, low, high, critical] = PRESETS.map(Plan::of);
         assert!(low.message_cleanup > plan.message_cleanup && low.messages_max < plan.messages_max);
@@ -200,11 +141,12 @@ mod tests {
         let plan = Plan::of(MaintenancePreset::Standard);
         let with = |timeout_ms: u64| {
             let mut status = topic(1);
-            status.topic.settings.heartbeat_timeout = Duration::from_millis(timeout_ms);
+            status.heartbeat_timeout = Duration::from_millis(timeout_ms);
             plan.interval(Job::DeadDetection, &[topic(2), status], false)
         };
         assert_eq!(with(300_000), Duration::from_secs(60));
-        assert_eq!(with(2_000), Duration::from_secs(1));
+        assert_eq!(with(150_000), Duration::from_secs(30));
+        assert_eq!(with(2_000), Duration::from_millis(400));
         assert_eq!(with(200), Duration::from_millis(200));
     }
 

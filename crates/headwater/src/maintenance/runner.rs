@@ -1,5 +1,6 @@
 //! Runs the maintenance jobs: once by hand, or in the background in one elected process per namespace.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -7,27 +8,13 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::jobs::Worker;
-use super::plan::Plan;
 use super::stop::StopSignal;
-use super::{Job, JobRun, JobStatus, term};
+use super::{Job, JobRun, JobStatus, MaintenancePreset, MaintenanceSettings, term};
 use crate::backfill::BackfillPace;
 use crate::error::Result;
+use crate::gate::Gate;
 use crate::name::Owner;
 use crate::store;
-
-/// How often jobs run and how much they do at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MaintenancePreset {
-    /// For most installations: the intervals in [`Job`].
-    #[default]
-    Standard,
-    /// Longer intervals, smaller batches, longer pauses between them.
-    LowThroughput,
-    /// Cleanup every minute, almost no pause between batches.
-    HighThroughput,
-    /// Shorter intervals of dead detection and cleanup.
-    Critical,
-}
 
 /// Maintenance to be run; from [`crate::Headwater::maintenance`].
 ///
@@ -51,34 +38,46 @@ pub enum MaintenancePreset {
 #[derive(Debug)]
 pub struct Maintenance {
     store: Arc<dyn store::Maintenance>,
-    preset: MaintenancePreset,
-    pace: Option<BackfillPace>,
+    settings: MaintenanceSettings,
+    /// The gate of its handle: it stops when that closes.
+    gate: Arc<Gate>,
 }
 
 /// Maintenance that runs in the background; stops when dropped.
 #[must_use = "maintenance stops when this is dropped"]
 #[derive(Debug)]
 pub struct Maintaining {
-    on: watch::Sender<bool>,
+    on: Arc<watch::Sender<bool>>,
     task: JoinHandle<()>,
 }
 
 impl Maintenance {
     pub(crate) fn new(store: Arc<dyn store::Maintenance>) -> Self {
-        Maintenance { store, preset: MaintenancePreset::default(), pace: None }
+        Maintenance { store, settings: MaintenanceSettings::default(), gate: Arc::default() }
+    }
+
+    /// Stops when this gate closes.
+    pub(crate) fn inside(self, gate: &Arc<Gate>) -> Self {
+        Maintenance { gate: Arc::clone(gate), ..self }
     }
 
     /// How often jobs run and how much they do at a time.
     #[must_use]
-    pub fn preset(mut self, preset: MaintenancePreset) -> Self {
-        self.preset = preset;
+    pub fn preset(self, preset: MaintenancePreset) -> Self {
+        self.settings(preset.into())
+    }
+
+    /// The same, with values of its own: see [`MaintenanceSettings`].
+    #[must_use]
+    pub fn settings(mut self, settings: MaintenanceSettings) -> Self {
+        self.settings = settings;
         self
     }
 
     /// How much of the database's capacity backfills may use, if it differs from the preset's.
     #[must_use]
     pub fn backfill_pace(mut self, pace: BackfillPace) -> Self {
-        self.pace = Some(pace);
+        self.settings = self.settings.backfill_pace(pace);
         self
     }
 
@@ -105,16 +104,29 @@ impl Maintenance {
     /// Runs all jobs when they are due, while this process is elected.
     pub fn start(self) -> Maintaining {
         let (on, stop) = watch::channel(true);
-        let task = tokio::spawn(term::run(self.worker(), StopSignal::while_true(stop)));
+        let on = Arc::new(on);
+        // Weak: dropping `Maintaining` stops it.
+        let (switch, worker, inside) = (Arc::downgrade(&on), self.worker(), self.gate.enter());
+        let task = tokio::spawn(async move {
+            // A closed handle needs no maintenance.
+            let Some(inside) = inside else { return };
+            let mut running = pin!(term::run(worker, StopSignal::while_true(stop)));
+            tokio::select! {
+                () = &mut running => return,
+                () = inside.closing() => {}
+            }
+            if let Some(on) = switch.upgrade() {
+                on.send_replace(false);
+            }
+            running.await;
+        });
         Maintaining { on, task }
     }
 
     fn worker(&self) -> Worker {
-        let plan = Plan::of(self.preset);
-        let plan = Plan { pace: self.pace.unwrap_or(plan.pace), ..plan };
         let owner = Owner::new(format!("maintenance-{}-{}", std::process::id(), Uuid::now_v7()))
             .expect("the name is short and plain");
-        Worker::new(Arc::clone(&self.store), plan, owner)
+        Worker::new(Arc::clone(&self.store), self.settings.0, owner)
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::jobs::{Ran, Worker};
-use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_KEPT, jittered};
+use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_KEPT, at_least, jittered};
 use super::stop::StopSignal;
 use super::{Job, JobRun};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +37,7 @@ pub(super) async fn run(worker: Worker, stop: StopSignal) {
                 worker.metrics.set_elected(true);
                 let end = serve(&worker, &stop, until).await;
                 worker.metrics.set_elected(false);
+                worker.surveyed.clear();
                 match end {
                     End::Stopped => worker.resign().await,
                     End::Lost => tracing::info!(worker = %worker.owner, "maintenance term lost"),
@@ -102,6 +103,7 @@ async fn confirm(worker: &Worker, stop: &StopSignal, mut until: Instant) -> End 
 pub(super) async fn keep(worker: &Worker, job: Job, elected: &StopSignal) {
     let mut failures = 0;
     let mut left = false;
+    let mut took = Duration::ZERO;
     let mut record = Record::default();
     let mut since = Instant::now();
     let mut chance: f64 = rand::random();
@@ -112,7 +114,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &StopSignal) {
             let topics = worker.topics().await.unwrap_or_default();
             let pause = match failures {
                 0 if first => worker.plan.first(job, &topics, chance),
-                0 => jittered(worker.plan.interval(job, &topics, left), chance),
+                0 => jittered(worker.plan.interval(job, &topics, left), chance).max(at_least(job, took)),
                 failures => jittered(worker.plan.backoff(job, failures), chance),
             };
             let due_in = (since + pause).saturating_duration_since(Instant::now());
@@ -132,6 +134,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &StopSignal) {
             return;
         }
         (first, left, since, chance) = (false, run.backlog > 0, Instant::now(), rand::random());
+        took = run.duration;
         failures = if let Some(error) = &run.error {
             let again_in = worker.plan.backoff(job, failures + 1);
             tracing::warn!(job = job.as_str(), error, ?again_in, "maintenance job failed");

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::jobs::Worker;
-use super::plan::Plan;
+use super::settings::Plan;
 use super::stop::StopSignal;
 use super::*;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
@@ -20,7 +20,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{self, CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep};
+use crate::store::{
+    self, CleanStep, Detected, EntryRetention, EntryStep, Maintained, PartitionStep, SubscriptionStep,
+    TrackStep,
+};
 use crate::topic::{Partition, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking};
 
 /// A topic with a hundred messages, all done.
@@ -35,6 +38,8 @@ pub(crate) fn topic(id: i32) -> TopicStatus {
         gaps: 0,
         scheduled: 0,
         subscriptions: 1,
+        counting: 1,
+        heartbeat_timeout: TopicSettings::default().heartbeat_timeout,
         first: Offset(1),
         watermark: Offset(100),
         tracking_change: None,
@@ -60,6 +65,8 @@ pub(crate) struct Fake {
     batches: Mutex<Vec<u32>>,
     /// Rows that each call of `clean_subscriptions` deletes.
     forgotten: Mutex<u64>,
+    /// Entries that are past their retention; a step deletes ten.
+    entries: Mutex<u64>,
     probe_takes: Mutex<Duration>,
     step_takes: Mutex<Duration>,
     /// How long the answer to an election takes after it is decided.
@@ -100,21 +107,29 @@ impl Fake {
     }
 
     fn backfill_of(&self, group: &str, total: u64, rate_max: u32) {
-        self.backfills.lock().unwrap().push(Backfill {
-            topic: TopicName::new("orders").unwrap(),
-            group: GroupName::new(group).unwrap(),
-            state: BackfillState::NotStarted,
-            first: Offset(1),
-            last: Offset(i64::try_from(total).unwrap()),
-            checkpoint: Offset(0),
-            processed: 0,
-            total,
-            created_at: Timestamp::UNIX_EPOCH,
-            progressed_at: None,
-            rate: 0.0,
-            rate_max,
-            error: None,
-        });
+        self.backfills.lock().unwrap().push(backfill(group, total, rate_max));
+    }
+}
+
+/// A backfill that is not started.
+pub(crate) fn backfill(group: &str, total: u64, rate_max: u32) -> Backfill {
+    Backfill {
+        topic: TopicName::new("orders").unwrap(),
+        group: GroupName::new(group).unwrap(),
+        state: BackfillState::NotStarted,
+        first: Offset(1),
+        last: Offset(i64::try_from(total).unwrap()),
+        checkpoint: Offset(0),
+        processed: 0,
+        total,
+        created_at: Timestamp::UNIX_EPOCH,
+        progressed_at: None,
+        rate: 0.0,
+        rate_max,
+        batch_max: None,
+        target_latency: None,
+        error: None,
+        left_out: 0,
     }
 }
 
@@ -175,6 +190,11 @@ impl store::Maintenance for Fake {
         self.note("keep_partitions").map(|()| PartitionStep { created: 1, ..PartitionStep::default() })
     }
 
+    async fn clean_processes(&self, _: Duration) -> Result<u64> {
+        self.note("clean_processes")?;
+        Ok(0)
+    }
+
     async fn clean_subscriptions(&self, _: Duration) -> Result<SubscriptionStep> {
         self.note("clean_subscriptions")?;
         // Takes time, so that a run that loops ends at its limit.
@@ -183,11 +203,24 @@ impl store::Maintenance for Fake {
         Ok(SubscriptionStep { forgotten, ..SubscriptionStep::default() })
     }
 
+    async fn clean_entries(&self, _: &EntryRetention) -> Result<EntryStep> {
+        self.note("clean_entries")?;
+        let mut left = self.entries.lock().unwrap();
+        let outbox = (*left).min(10);
+        *left -= outbox;
+        Ok(EntryStep { inbox: 0, outbox, more: *left > 0 })
+    }
+
     async fn probe(&self) -> Result<()> {
         self.note("probe")?;
         let takes = *self.probe_takes.lock().unwrap();
         tokio::time::sleep(takes).await;
         Ok(())
+    }
+
+    async fn survey(&self, _: u32) -> Result<store::Survey> {
+        self.note("survey")?;
+        Ok(store::Survey { now: Timestamp::UNIX_EPOCH, groups: vec![], left_out: 0, topics: vec![] })
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {
@@ -325,13 +358,15 @@ async fn jobs_run_when_they_are_due_and_an_idle_store_is_left_alone() {
     about("advance_heads", 3_600);
     about("detect_dead", 60);
     about("clean", 12);
+    about("clean_entries", 12);
     about("elect", 1_200);
     about("topics", 720);
     about("step_backfill", 720);
+    about("survey", 240);
     assert_eq!([fake.count("track"), fake.count("keep_partitions")], [0, 0]);
-    // Heads, tracking and backfills find nothing: one write a minute each, not one a second.
+    // Heads, tracking, backfills and surveys find nothing: one write a minute each, not one a second.
     let recorded = fake.count("job_ran");
-    assert!(recorded < 60 * 6 + 60, "{recorded}");
+    assert!(recorded < 60 * 7 + 60, "{recorded}");
     maintaining.stop().await;
     assert_eq!(fake.count("resign"), 1);
 }
@@ -342,13 +377,13 @@ async fn a_topic_with_a_short_timeout_is_watched_as_soon_as_it_is_seen() {
     let maintaining = maintenance(&fake).start();
     pass(30).await;
     let mut hasty = topic(2);
-    hasty.topic.settings.heartbeat_timeout = Duration::from_secs(2);
+    hasty.heartbeat_timeout = Duration::from_secs(2);
     fake.topics.lock().unwrap().push(hasty);
     pass(12).await;
     fake.forget();
     pass(60).await;
     let gaps: Vec<_> = fake.times("detect_dead").windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.len() > 50 && gaps.iter().all(|gap| *gap <= Duration::from_millis(1_001)), "{gaps:?}");
+    assert!(gaps.len() > 50 && gaps.iter().all(|gap| *gap <= Duration::from_millis(401)), "{gaps:?}");
     maintaining.stop().await;
 }
 
@@ -373,7 +408,16 @@ async fn what_expires_all_the_time_does_not_keep_the_daily_job_going() {
     *fake.forgotten.lock().unwrap() = 3;
     let run = maintenance(&fake).run_once(&[Job::SubscriptionCleanup]).await.unwrap().remove(0);
     assert_eq!((run.rows, run.backlog, run.error), (3, 0, None));
-    assert_eq!(fake.count("clean_subscriptions"), 1);
+    assert_eq!((fake.count("clean_subscriptions"), fake.count("clean_processes")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_are_removed_in_steps_until_none_is_left() {
+    let fake = fake(vec![]);
+    *fake.entries.lock().unwrap() = 35;
+    let run = maintenance(&fake).run_once(&[Job::EntryCleanup]).await.unwrap().remove(0);
+    assert_eq!((run.rows, run.backlog, run.error), (35, 0, None));
+    assert_eq!(fake.count("clean_entries"), 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ pub(crate) struct RecentErrors {
 
 impl RecentErrors {
     /// Records an error of Headwater under its kind.
-    pub(crate) fn record_error(&self, error: &Error, context: impl Into<String>) {
+    pub(crate) fn record_error(&self, error: &Error, context: impl AsRef<str>) {
         self.record(format!("{:?}", error.kind()), error.to_string(), context);
     }
 
@@ -52,13 +52,13 @@ impl RecentErrors {
     pub(crate) fn record(
         &self,
         code: impl Into<Cow<'static, str>>,
-        message: impl Into<String>,
-        context: impl Into<String>,
+        message: impl AsRef<str>,
+        context: impl AsRef<str>,
     ) {
         let recorded = RecordedError {
             code: code.into(),
-            message: shortened(message.into()),
-            context: shortened(context.into()),
+            message: shortened(message.as_ref()),
+            context: shortened(context.as_ref()),
             at: Timestamp::now(),
         };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,14 +74,15 @@ impl RecentErrors {
     }
 }
 
-fn shortened(mut text: String) -> String {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = text.floor_char_boundary(TEXT_BYTES_MAX);
-        text.truncate(end);
-        text.push_str(" …");
-        text.shrink_to_fit();
-    }
-    text
+/// The beginning of a text, no longer than what is kept: logs show no more of an error either.
+pub(crate) fn excerpt(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
+fn shortened(text: &str) -> String {
+    let kept = excerpt(text);
+    let mark = if kept.len() < text.len() { " …" } else { "" };
+    [kept, mark].concat()
 }
 
 #[cfg(test)]

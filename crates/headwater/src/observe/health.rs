@@ -123,6 +123,8 @@ pub struct Percentiles {
 pub struct Totals {
     /// Published, without duplicates.
     pub published: u64,
+    /// Published in transactions of the program's own, whether or not those committed; not part of `published`.
+    pub published_in_transaction: u64,
     /// Not published because the store refused or failed.
     pub publish_errors: u64,
     /// Handed to handlers.
@@ -137,6 +139,8 @@ pub struct Totals {
     pub filtered: u64,
     /// Skipped by a handler.
     pub skipped: u64,
+    /// Skipped because they had expired; also acked.
+    pub expired: u64,
     /// Leases that another owner held by the time they were settled.
     pub lease_lost: u64,
     /// Messages taken over from an owner that crashed.
@@ -145,6 +149,15 @@ pub struct Totals {
     pub decode_failed: u64,
     /// Handlers that panicked.
     pub panicked: u64,
+    /// Calls of handlers that exceeded their timeout.
+    pub timed_out: u64,
+}
+
+impl Health {
+    /// The same figures of a component that has stopped.
+    pub(crate) fn stopped(self, reason: impl Into<String>) -> Self {
+        Health { state: HealthState::Stopped, reason: Some(reason.into()), ..self }
+    }
 }
 
 impl fmt::Display for Health {
@@ -172,6 +185,13 @@ impl fmt::Display for Health {
         } else {
             let (rate, total, errors) = (rates.published, totals.published, totals.publish_errors);
             writeln!(f, "  published {rate:.1}/s, {total} in total, {errors} failed")?;
+            if totals.published_in_transaction > 0 {
+                writeln!(
+                    f,
+                    "  {} more in transactions of the program's own",
+                    totals.published_in_transaction
+                )?;
+            }
         }
         for (name, times) in [
             ("publish", times.publish),

@@ -75,6 +75,18 @@ impl Tally {
         Tally { counter, total: AtomicU64::new(0), rate: RateWindow::new(window, now_ms()) }
     }
 
+    /// Fetches of messages that a replica answered, and those that the primary answered although there is a replica.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn replica_fetches(window: Duration) -> [Self; 2] {
+        metrics::describe_counter!(
+            REPLICA_FETCHES,
+            Unit::Count,
+            "Fetches of messages by the server that answered"
+        );
+        ["replica", "primary"]
+            .map(|server| Tally::new(metrics::counter!(REPLICA_FETCHES, "server" => server), window))
+    }
+
     /// Adds `by`.
     pub(crate) fn add(&self, by: u64) {
         if by == 0 {
@@ -158,12 +170,15 @@ pub(crate) struct TopicMetrics {
     topic: TopicName,
     /// Messages published, without duplicates.
     pub(crate) published: Tally,
+    /// Messages published in transactions of the program's own, whether or not those committed; without duplicates.
+    pub(crate) published_in_transaction: Tally,
     /// Messages the store refused or failed to store.
     pub(crate) publish_errors: Tally,
     /// Publishes in the store, one statement each.
     pub(crate) publish_seconds: Timing,
     /// The last errors.
     pub(crate) errors: RecentErrors,
+    refusals: Refusals,
     failing: AtomicBool,
 }
 
@@ -175,12 +190,15 @@ impl TopicMetrics {
         Arc::new(TopicMetrics {
             topic: topic.clone(),
             published: tally(PUBLISHED),
-            publish_errors: tally(PUBLISH_ERRORS),
+            published_in_transaction: tally(PUBLISHED_IN_TRANSACTION),
+            // Exported by kind.
+            publish_errors: Tally::new(Counter::noop(), window),
             publish_seconds: Timing::new(
                 metrics::histogram!(PUBLISH_SECONDS, std::slice::from_ref(&label)),
                 window,
             ),
             errors: RecentErrors::default(),
+            refusals: Refusals::new(topic),
             failing: AtomicBool::new(false),
         })
     }
@@ -191,10 +209,17 @@ impl TopicMetrics {
         self.failing.store(false, Ordering::Relaxed);
     }
 
-    /// Counts a failed publish of this many messages.
+    /// Counts a publish of this many new messages in a transaction that may still roll back.
+    pub(crate) fn succeeded_in_transaction(&self, messages: usize) {
+        self.published_in_transaction.add(messages as u64);
+        self.failing.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts a refused or failed publish of this many messages, and logs it now and then.
     pub(crate) fn failed(&self, messages: usize, error: &Error) {
         self.publish_errors.add(messages as u64);
         self.errors.record_error(error, format!("publish of {messages} to topic {}", self.topic));
+        self.refusals.add(messages, error);
         self.failing.store(true, Ordering::Relaxed);
     }
 
@@ -215,6 +240,7 @@ impl TopicMetrics {
             lag: None,
             totals: Totals {
                 published: self.published.total(),
+                published_in_transaction: self.published_in_transaction.total(),
                 publish_errors: self.publish_errors.total(),
                 ..Totals::default()
             },
@@ -240,6 +266,8 @@ pub(crate) struct GroupMetrics {
     pub(crate) filtered: Tally,
     /// Messages skipped by a handler.
     pub(crate) skipped: Tally,
+    /// Messages skipped because they had expired.
+    pub(crate) expired: Tally,
     /// Leases that another owner held when they were settled or extended.
     pub(crate) lease_lost: Tally,
     /// Messages taken over from an owner that crashed.
@@ -248,6 +276,8 @@ pub(crate) struct GroupMetrics {
     pub(crate) decode_failed: Tally,
     /// Handlers that panicked.
     pub(crate) panicked: Tally,
+    /// Calls of handlers that exceeded their timeout.
+    pub(crate) timed_out: Tally,
     in_flight: Level,
     /// Messages between the group's position and the head of the topic.
     pub(crate) lag: Level,
@@ -278,10 +308,12 @@ impl GroupMetrics {
             buried: tally("headwater_buried_total"),
             filtered: tally("headwater_filtered_total"),
             skipped: tally("headwater_skipped_total"),
+            expired: tally("headwater_expired_total"),
             lease_lost: tally("headwater_lease_lost_total"),
             reassigned: tally("headwater_reassigned_total"),
             decode_failed: tally("headwater_decode_failed_total"),
             panicked: tally("headwater_panicked_total"),
+            timed_out: tally("headwater_timed_out_total"),
             in_flight: Level::new(metrics::gauge!(IN_FLIGHT, &labels), 0),
             lag: Level::new(metrics::gauge!(LAG, &labels), UNKNOWN),
             handle_seconds: timing("headwater_handle_seconds"),
@@ -360,10 +392,12 @@ impl GroupMetrics {
             buried: self.buried.total(),
             filtered: self.filtered.total(),
             skipped: self.skipped.total(),
+            expired: self.expired.total(),
             lease_lost: self.lease_lost.total(),
             reassigned: self.reassigned.total(),
             decode_failed: self.decode_failed.total(),
             panicked: self.panicked.total(),
+            timed_out: self.timed_out.total(),
             ..Totals::default()
         }
     }
@@ -391,25 +425,34 @@ impl Drop for InFlight {
 }
 
 const PUBLISHED: &str = "headwater_published_total";
+const PUBLISHED_IN_TRANSACTION: &str = "headwater_published_in_transaction_total";
 const PUBLISH_ERRORS: &str = "headwater_publish_errors_total";
 const PUBLISH_SECONDS: &str = "headwater_publish_seconds";
+#[cfg(feature = "postgres")]
+const REPLICA_FETCHES: &str = "headwater_replica_fetches_total";
 const IN_FLIGHT: &str = "headwater_in_flight";
 const LAG: &str = "headwater_lag";
 
 /// The descriptions of the series for exporters.
-const COUNTERS: [(&str, &str); 12] = [
+const COUNTERS: [(&str, &str); 15] = [
     (PUBLISHED, "Messages published, without duplicates"),
-    (PUBLISH_ERRORS, "Messages the store refused or failed to store"),
+    (
+        PUBLISHED_IN_TRANSACTION,
+        "Messages published in transactions of the program's own, also in those that rolled back later",
+    ),
+    (PUBLISH_ERRORS, "Messages that were refused or not stored, by the kind of the error"),
     ("headwater_delivered_total", "Messages handed to handlers"),
     ("headwater_acked_total", "Messages done"),
     ("headwater_retried_total", "Messages to be retried"),
     ("headwater_buried_total", "Messages made dead letters"),
     ("headwater_filtered_total", "Messages filtered out"),
     ("headwater_skipped_total", "Messages skipped by a handler"),
+    ("headwater_expired_total", "Messages skipped because they had expired"),
     ("headwater_lease_lost_total", "Leases that another owner held when they were settled or extended"),
     ("headwater_reassigned_total", "Messages taken over from an owner that crashed"),
     ("headwater_decode_failed_total", "Payloads that could not be decoded"),
     ("headwater_panicked_total", "Handlers that panicked"),
+    ("headwater_timed_out_total", "Calls of handlers that exceeded their timeout"),
 ];
 const HISTOGRAMS: [(&str, &str); 5] = [
     (PUBLISH_SECONDS, "Time of a publish in the store, of one message or many"),
@@ -436,7 +479,11 @@ fn describe() {
 }
 
 mod jobs;
+mod refusals;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use jobs::JobMetrics;
+use refusals::Refusals;
+pub(crate) use survey::SurveyMetrics;

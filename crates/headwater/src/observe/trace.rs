@@ -7,6 +7,7 @@
 //! span carries the span's context, unless it has one or [`within`] set one, and the span of a handler is a child of the
 //! message's context. The span of a batch has links to its messages' contexts.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
@@ -97,6 +98,14 @@ pub(crate) fn inject(message: &mut NewMessage) {
     if let Some(context) = current() {
         context.inject(message);
     }
+}
+
+/// A batch whose messages have the current context; copied only if there is one.
+pub(crate) fn injected(messages: &[NewMessage]) -> Cow<'_, [NewMessage]> {
+    let Some(context) = current() else { return Cow::Borrowed(messages) };
+    let mut messages = messages.to_vec();
+    messages.iter_mut().for_each(|message| context.inject(message));
+    Cow::Owned(messages)
 }
 
 /// The context a message carries.

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use uuid::Uuid;
 
+use super::CronDescription;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseToken, OffsetRange};
-use crate::message::Offset;
+use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::scheduled::{Reschedule, Scheduled};
 use crate::subscription::{
-    DeliveryPolicy, MissedMessages, Outstanding, Start, SubscriptionId, SubscriptionStatus,
+    DeliveryPolicy, MessageAct, MessageState, MissedMessages, Outstanding, Start, SubscriptionId,
+    SubscriptionStatus,
 };
-use crate::topic::{Topic, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
 
 /// Administration of topics, subscriptions and the store itself.
 ///
@@ -31,8 +35,35 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// Changes a topic's settings. Everything can be changed while the topic is in use, with two exceptions that are
     /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while no
     /// message is stored. A change of `tracking` is carried out by maintenance: see [`super::Tracking::track`].
-    /// Existing groups keep their lanes.
+    /// Existing groups keep their lanes. Settings that are the topic's already change nothing and make no audit entry.
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
+
+    /// Deletes a topic with everything it holds: messages, scheduled messages, dedup keys, groups, their dead letters,
+    /// completion records and ack log. Refused as `InvalidTransition` while a process serves one of its groups, unless it
+    /// is forced. Inbox entries stay for their time: they name messages and no topic.
+    ///
+    /// When this returns the name is free: publishing to it is `NoSuchTopic`, or goes to a new topic of that name, which
+    /// has another number and shares nothing with this one. A publish that was acknowledged before is deleted. A publish
+    /// in a transaction that is still open is waited for; if the transaction stays open this is `Busy` and nothing is
+    /// changed. No publish is acknowledged and then lost: it is in the topic before the deletion, or fails. Leases are
+    /// lost at once, consumers are woken and find that their subscription is gone, and a cron job for the topic fails at
+    /// its next tick, or creates the topic again where publishing does.
+    ///
+    /// The topic is gone in one transaction, with its audit entry. What it stored is then removed in bounded steps;
+    /// after a crash maintenance removes the rest.
+    async fn delete_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents>;
+
+    /// Removes all messages that are committed when it is called, and keeps the topic with its groups: each continues
+    /// with what is published next. Refused as `InvalidTransition` while a process serves one of its groups, unless it is
+    /// forced.
+    ///
+    /// Leases are lost and retries are dropped. The messages were given up on purpose: they count as done and not as
+    /// missed. Scheduled messages, dead letters and dedup keys stay. A message whose transaction commits after the call
+    /// is delivered, whatever its offset.
+    ///
+    /// The groups are moved in one transaction, with its audit entry; the messages are then removed in bounded steps. If
+    /// a crash interrupts the steps, retention removes the rest, or a repeated call.
+    async fn purge_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents>;
 
     /// Whether publishes in plain SQL, and programs that do not set [`super::OpenOptions::auto_create`], create topics
     /// from now on; running programs keep the value they read. Only SQLite stores it; on PostgreSQL it is
@@ -56,8 +87,9 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
 
     /// Pauses an active subscription; from any other state it is `InvalidTransition`. Delivery stops in every process
     /// as soon as this returned. Consumers that wait for the topic are woken, so that they release messages they have
-    /// not started. Nothing is lost.
-    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
+    /// not started. Nothing is lost. The reason is in the status until the subscription leaves the state, and in the
+    /// audit.
+    async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()>;
 
     /// Resumes a paused subscription; from any other state it is `InvalidTransition`. Wakes as a pause does.
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
@@ -97,6 +129,30 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// `LeaseLost` if no lease has that token, or it is past its deadline.
     async fn release_lease(&self, token: LeaseToken) -> Result<()>;
 
+    /// The state of a message in each subscription that is not cancelled, by group. `InvalidInput` if no message is stored
+    /// at the offset. Reads only, so the result may be outdated.
+    async fn message_states(
+        &self,
+        topic: &TopicName,
+        offset: Offset,
+    ) -> Result<Vec<(GroupName, MessageState)>>;
+
+    /// Skips, buries or retries one message of a group. Only that message changes: its neighbours in a range stay as they
+    /// are, and what is before a message that was not handed out yet is handed out next. In an ordered subscription the
+    /// followers of its key are released. Waiters are woken.
+    ///
+    /// `InvalidTransition` if its state does not allow it, and while it is leased unless that is forced: then the whole
+    /// lease ends, as by [`Admin::release_lease`]. `InvalidInput` if no message is stored at the offset, `Busy` if its
+    /// offset is not final yet.
+    async fn act_on_message(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        offset: Offset,
+        act: &MessageAct,
+        force: bool,
+    ) -> Result<()>;
+
     /// For dead subscriptions, gives up messages that only they have not done and that were published longer ago than
     /// `older_than`: their cursors move past these, which count as missed. With `dry_run` nothing is changed.
     async fn force_complete(
@@ -113,6 +169,21 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// The dead letters of a selection, oldest first, at most `limit`.
     async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>>;
 
+    /// How many dead letters of a selection a redrive would hand out, and how many have lost their message.
+    async fn count_dead_letters(&self, selection: &DeadLetterSelection) -> Result<Redriven>;
+
+    /// Publishes an edited copy of a dead letter to its topic and deletes the dead letter, in one transaction. The copy is
+    /// a new message, for every group: with other groups that are not cancelled it is `InvalidInput` unless `all_groups`
+    /// is set. `InvalidInput` if the subscription has no such dead letter, `InvalidTransition` if it is cancelled; what a
+    /// publish refuses is refused as there. Concurrent calls publish one copy.
+    async fn replace_dead_letter(
+        &self,
+        subscription: SubscriptionId,
+        id: Uuid,
+        message: &NewMessage,
+        all_groups: bool,
+    ) -> Result<Published>;
+
     /// Hands dead letters to their subscription again, to no other: due now, without attempts, not suspect, and in an
     /// ordered subscription before later messages of their key. A dead letter is deleted and its message becomes
     /// outstanding in one transaction, a bounded number at a time, so redriving twice, also concurrently, delivers
@@ -122,6 +193,22 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
 
     /// Deletes dead letters permanently, a bounded number at a time; returns how many.
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
+
+    /// The scheduled messages of a topic, by their time and then in the order published, at most `limit`. Reads only.
+    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>>;
+
+    /// Cancels the scheduled messages of a topic with this id. True: they are never delivered, and no longer count as the
+    /// first ones with their dedup keys. False: there is none, or it has been delivered. Never both, whatever delivers at the same
+    /// moment.
+    async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool>;
+
+    /// Moves the scheduled messages of a topic with this id to another time, and wakes waiters; a time that has passed
+    /// delivers them at once. True and false as for [`Admin::cancel_scheduled`]. More than 366 days from now is
+    /// `InvalidInput`.
+    async fn reschedule(&self, topic: &TopicName, message_id: Uuid, to: Reschedule) -> Result<bool>;
+
+    /// All cron jobs that were ever started on this store, by name.
+    async fn cron_jobs(&self) -> Result<Vec<CronStatus>>;
 
     /// The changes that operators made, newest first, at most `limit`.
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>>;
@@ -137,6 +224,11 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
 
     /// Stops background work and closes the connections. Further calls are `Closed`.
     async fn close(&self) -> Result<()>;
+
+    /// Whether it was closed; [`super::Checked`] answers it for its engine.
+    fn is_closed(&self) -> bool {
+        false
+    }
 }
 
 /// The result of a resurrection.
@@ -192,18 +284,25 @@ pub struct Stuck {
 /// | act | its particulars |
 /// |---|---|
 /// | `alter_topic` | each setting that changed, with `from` and `to` |
+/// | `delete_topic` | `messages`, `scheduled`, `groups`, `dead_letters`, `leases_lost`: how many |
+/// | `purge_topic` | `until`: the last offset that was removed; `messages`, `groups`, `leases_lost`: how many |
 /// | `set_auto_create` | `auto_create` |
-/// | `pause`, `resume`, `cancel` | `from`, `to`, `leases_lost` |
+/// | `pause` | `from`, `to`, `leases_lost`, and `reason` if there is one |
+/// | `resume`, `cancel` | `from`, `to`, `leases_lost` |
 /// | `resurrect` | `behind_max`, `next`, `missed` |
 /// | `remove` | `subscriptions`, `dead_letters`: how many |
 /// | `seek` | `from`, `to`, `replayed`, `skipped`, `leases_lost` |
 /// | `set_policy` | the policy |
 /// | `release_lease` | `token`, `owner`, `first`, `last` |
+/// | `skip_message`, `bury_message`, `retry_message` | `offset`, `from`: its state before; `owner` if a lease was ended, else null |
 /// | `force_complete` | `older_than_ms`, `until`, `groups`: how many messages of each |
 /// | `backfill` | `first`, `last`, `messages_max`, `rate_max` |
 /// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
+/// | `cancel_scheduled` | `message_id`, `deliver_at_ms` |
+/// | `reschedule` | `message_id`, `from_ms`, `to_ms` |
 /// | `redrive` | `redriven`, `gone` |
 /// | `purge` | `purged` |
+/// | `replace_dead_letter` | `dead_letter`, `from`: the offset of the original; `offset`, `message_id` of the copy |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     /// When, by the database's clock.
@@ -218,6 +317,19 @@ pub struct AuditEntry {
     pub group: Option<String>,
     /// The particulars, as a JSON object: the same on every engine.
     pub detail: String,
+}
+
+/// A cron job as the store knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CronStatus {
+    /// Its name.
+    pub job: String,
+    /// What it does, by the process that started it last; `None` if no process described it.
+    pub description: Option<CronDescription>,
+    /// When it was last started, by the database's clock.
+    pub started_at: Option<Timestamp>,
+    /// The last tick that was fired, or the time from which ticks count.
+    pub last_tick: Timestamp,
 }
 
 /// An entry of the ack log.

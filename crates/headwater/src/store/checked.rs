@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use super::*;
 use crate::error::{Error, ErrorKind};
-use crate::limits::{DELAY_MAX, MAINTENANCE_MESSAGES_MAX, RETENTION_MAX};
+use crate::limits::{DELAY_MAX, MAINTENANCE_MESSAGES_MAX, REASON_BYTES_MAX, RETENTION_MAX};
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
-use crate::subscription::{DeliveryPolicy, Start};
-use crate::topic::TopicSettings;
+use crate::subscription::{DeliveryPolicy, NewSubscription, Start};
+use crate::topic::{Removal, TopicContents, TopicSettings};
 
 /// An engine behind the checks: what [`open`] returns, and what everything above the engines uses.
 ///
@@ -43,7 +44,7 @@ impl<E: Store> Checked<E> {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::SeqCst) {
+        if self.is_closed() {
             return Err(Error::new(ErrorKind::Closed, format!("store closed: {}", self.name)));
         }
         Ok(())
@@ -76,6 +77,10 @@ checked! {
             self.engine.publish(topic, messages).await
         }
 
+        fn now(&self) -> Timestamp {
+            self.engine.now()
+        }
+
         /// Each settlement is independent: an invalid one is refused, and the others are settled.
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
             self.check_open()?;
@@ -93,10 +98,11 @@ checked! {
             Ok(answers)
         }
     }
-    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription {}
+    fn subscribe_with(topic: &TopicName, group: &GroupName, new: &NewSubscription) -> Subscription { new.validate()?; }
     fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
     fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
     fn fetch_within(topic: TopicId, range: OffsetRange, bound: FetchBound) -> Fetched {}
+    fn head(topic: TopicId) -> Option<Head> {}
     fn extend(leases: &[LeaseId], lease: Duration) -> Vec<Result<()>> { at_most_a_year("lease", lease)?; }
     fn heartbeat(owner: &Owner, silent_for: Option<Duration>, served: &[Served]) -> Heartbeat {
         silent_for.map_or(Ok(()), |silent_for| positive("silent_for", silent_for))?;
@@ -110,9 +116,17 @@ checked! {
     }
     fn settings_of(subscriptions: &[SubscriptionId]) -> Vec<(SubscriptionId, TopicSettings)> {}
     fn cron_last(job: &str, first: Timestamp) -> Timestamp { check_name("job", job)?; }
+    fn cron_describe(job: &CronDescription) -> () {
+        check_name("job", &job.job)?;
+        check_name("expression", &job.expression)?;
+        check_name("time_zone", &job.time_zone)?;
+    }
     fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published> {
         check_name("job", job)?;
         message.validate()?;
+        if message.delay.is_some() {
+            return Err(Error::invalid("delay", "a tick is delivered when it is fired; set deliver_at for a later time"));
+        }
     }
 }
 
@@ -122,10 +136,11 @@ checked! {
             self.engine.engine()
         }
 
-        async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()> {
             self.check_open()?;
-            self.engine.pause(topic, group).await?;
-            tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription paused");
+            reason.map_or(Ok(()), check_reason)?;
+            self.engine.pause(topic, group, reason).await?;
+            tracing::info!(topic = topic.as_str(), group = group.as_str(), reason, "subscription paused");
             Ok(())
         }
 
@@ -164,9 +179,15 @@ checked! {
             self.closed.store(true, Ordering::SeqCst);
             self.engine.close().await
         }
+
+        fn is_closed(&self) -> bool {
+            self.closed.load(Ordering::SeqCst)
+        }
     }
     fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic { settings.validate()?; }
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic { settings.validate()?; }
+    fn delete_topic(topic: &TopicName, removal: Removal) -> TopicContents {}
+    fn purge_topic(topic: &TopicName, removal: Removal) -> TopicContents {}
     fn set_auto_create(auto_create: bool) -> () {}
     fn topic(name: &TopicName) -> Topic {}
     fn subscriptions(topic: &TopicName) -> Vec<SubscriptionStatus> {}
@@ -176,13 +197,37 @@ checked! {
     fn set_policy(topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> () {}
     fn policy(topic: &TopicName, group: &GroupName) -> DeliveryPolicy {}
     fn release_lease(token: LeaseToken) -> () {}
+    fn message_states(topic: &TopicName, offset: Offset) -> Vec<(GroupName, MessageState)> {}
+    fn act_on_message(topic: &TopicName, group: &GroupName, offset: Offset, act: &MessageAct, force: bool) -> () {
+        act.validate()?;
+    }
     fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted> {
         check_age(older_than)?;
     }
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck> { check_age(older_than)?; }
     fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter> { selection.validate()?; }
+    fn count_dead_letters(selection: &DeadLetterSelection) -> Redriven { selection.validate()?; }
+    fn replace_dead_letter(
+        subscription: SubscriptionId,
+        id: uuid::Uuid,
+        message: &NewMessage,
+        all_groups: bool
+    ) -> Published {
+        message.validate()?;
+        if message.deliver_at.is_some() || message.dedup_key.is_some() {
+            return Err(Error::invalid("copy", "an edited copy has no delivery time and no dedup key"));
+        }
+    }
     fn redrive(selection: &DeadLetterSelection) -> Redriven { selection.validate()?; }
     fn purge(selection: &DeadLetterSelection) -> u64 { selection.validate()?; }
+    fn scheduled(topic: &TopicName, limit: u32) -> Vec<Scheduled> {}
+    fn cancel_scheduled(topic: &TopicName, message_id: Uuid) -> bool {}
+    fn reschedule(topic: &TopicName, message_id: Uuid, to: Reschedule) -> bool {
+        if let Reschedule::After(delay) = to {
+            at_most_a_year("delay", delay)?;
+        }
+    }
+    fn cron_jobs() -> Vec<CronStatus> {}
     fn audit(limit: u32) -> Vec<AuditEntry> {}
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack> {}
     fn doctor() -> Vec<Finding> {}
@@ -198,7 +243,13 @@ checked! {
     fn clean(topic: TopicId, messages_max: u32) -> CleanStep { let messages_max = bounded(messages_max)?; }
     fn keep_partitions(topic: TopicId) -> PartitionStep {}
     fn clean_subscriptions(older_than: Duration) -> SubscriptionStep { check_age(older_than)?; }
+    fn clean_entries(retention: &EntryRetention) -> EntryStep {
+        check_age(retention.inbox)?;
+        check_age(retention.outbox)?;
+    }
+    fn clean_processes(older_than: Duration) -> u64 { check_age(older_than)?; }
     fn probe() -> () {}
+    fn survey(groups_max: u32) -> Survey {}
     fn jobs() -> Vec<JobStatus> {}
     fn job_ran(run: &JobRun) -> () {}
 }
@@ -208,9 +259,10 @@ checked! {
     fn track(topic: TopicId, messages_max: u32) -> TrackStep { let messages_max = bounded(messages_max)?; }
     fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record> {}
     fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill {
-        if limits.messages_max == 0 || limits.rate_max == 0 {
-            return Err(Error::invalid("backfill limits", "messages_max and rate_max must be above zero"));
+        if limits.messages_max == 0 {
+            return Err(Error::invalid("backfill messages_max", "must be above zero"));
         }
+        limits.validate()?;
     }
     fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
@@ -226,6 +278,20 @@ fn bounded(messages_max: u32) -> Result<u32> {
         return Err(Error::invalid("messages_max", "must be above zero"));
     }
     Ok(messages_max.min(MAINTENANCE_MESSAGES_MAX))
+}
+
+/// A reason is shown to operators, in lists and in the audit.
+fn check_reason(reason: &str) -> Result<()> {
+    let rule = if reason.trim().is_empty() {
+        "must not be empty; leave it out, or give one".to_owned()
+    } else if reason.len() > REASON_BYTES_MAX {
+        format!("{} bytes, at most {REASON_BYTES_MAX} are allowed; shorten it", reason.len())
+    } else if reason.contains('\0') {
+        "contains NUL, which text in PostgreSQL cannot; remove it".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid("reason", rule))
 }
 
 fn at_most_a_year(field: &str, duration: Duration) -> Result<()> {

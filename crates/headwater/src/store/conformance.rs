@@ -29,23 +29,29 @@ mod sessions;
 
 pub mod availability;
 pub mod backfill;
+pub mod bridge;
 pub mod bury;
 pub mod claim;
 pub mod clock;
 pub mod create;
 pub mod cron;
 pub mod dead;
+pub mod dead_letter;
 pub mod dedup;
 pub mod delay;
 pub mod expiry;
 pub mod extend;
 pub mod group_heartbeat;
+pub mod head;
 pub mod heartbeat;
+pub mod inbox;
 pub mod input;
 pub mod keeping;
 pub mod limits;
 pub mod maintenance;
+pub mod message;
 pub mod order;
+pub mod outbox;
 pub mod outstanding;
 pub mod pitfalls;
 #[cfg(feature = "postgres")]
@@ -58,15 +64,19 @@ pub mod processes;
 pub mod publish;
 pub mod random_ops;
 pub mod redrive;
+pub mod relay;
+pub mod removal;
 pub mod restart;
 pub mod retention;
 pub mod retention_model;
+pub mod schedule;
 pub mod seek;
 pub mod settings;
 pub mod settle;
 pub mod start;
 pub mod state;
 pub mod subscribe;
+pub mod survey;
 pub mod take_over;
 pub mod tracking;
 pub mod transaction;
@@ -166,6 +176,8 @@ macro_rules! conformance_cases {
                 now_is_exact_among_publishers,
                 offset_starts_there,
                 a_start_beyond_the_end_is_refused,
+                a_group_has_its_own_order,
+                a_new_group_brings_its_policy,
                 timestamp_starts_at_the_first_at_or_after,
                 beginning_bounded_limits_how_far_back,
                 the_widest_starts_are_harmless,
@@ -444,19 +456,6 @@ macro_rules! conformance_cases {
                 a_bad_namespace_is_refused,
                 the_doctor_finds_nothing_in_a_used_store,
                 the_doctor_finds_damage,
-            ]
-        );
-        $crate::conformance_group!(
-            $make,
-            restart,
-            [
-                a_restart_keeps_everything,
-                a_reader_started_after_the_writes_gets_them_at_once,
-                a_lease_may_be_settled_through_another_store,
-                two_stores_see_each_others_work,
-                counters_continue_after_restarts,
-                a_drained_topic_continues_after_a_restart,
-                a_closed_store_refuses_every_call,
             ]
         );
         $crate::conformance_reliable_cases!($make);

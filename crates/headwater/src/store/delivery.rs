@@ -9,10 +9,12 @@ use jiff::Timestamp;
 use super::{FetchBound, Fetched, Wake};
 use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
-use crate::message::{Message, NewMessage, Published};
+use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::settle::Settlement;
-use crate::subscription::{Activity, MissedMessages, Start, Subscription, SubscriptionId, SubscriptionState};
+use crate::subscription::{
+    Activity, MissedMessages, NewSubscription, Start, Subscription, SubscriptionId, SubscriptionState,
+};
 use crate::topic::{TopicId, TopicSettings};
 
 /// Delivery of messages: what producers, consumers and cron jobs call.
@@ -23,7 +25,19 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
     /// one group only: naming another is `InvalidInput`. A topic that does not exist is treated as by
     /// [`Delivery::publish`]. `Start::Now` is exact: what commits after this returned is delivered, what was committed
     /// before it was called is not. In reference counting the 65th group is `InvalidInput`.
-    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription>;
+    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
+        self.subscribe_with(topic, group, &NewSubscription::from(start)).await
+    }
+
+    /// The same, with the order, the delivery policy and the backfill of a new group. An existing group keeps its own,
+    /// and the returned [`Subscription`] has them: `lanes`, and the topic's settings with the group's policy applied. A
+    /// policy that the topic's settings would refuse is `InvalidInput`, also for an existing group.
+    async fn subscribe_with(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        new: &NewSubscription,
+    ) -> Result<Subscription>;
 
     /// Publishes all of `messages`, or nothing; returns their results in order once they are durable. A topic that does
     /// not exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise. A
@@ -63,6 +77,16 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
     /// The same from the first offset of the range on, for as long as messages fit the bound. What does not fit is not
     /// loaded into memory: its size is known before its payload is read.
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched>;
+
+    /// How far a topic can be read, without a group; `None` if there is no such topic. Advances the head where the caller may.
+    /// On a standby, or with a role that only reads, the highest visible message counts instead, and messages below it may
+    /// follow unannounced.
+    async fn head(&self, topic: TopicId) -> Result<Option<Head>>;
+
+    /// The time by the store's clock, as this process knows it, without a query: for what needs no exact time.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
 
     /// Settles leases, each independently and each all or nothing: `Err(LeaseLost)` where the token is unknown, old or
     /// past its deadline, belongs to another owner or subscription, or a range is not held under it; then nothing of
@@ -125,6 +149,10 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
     /// after it count.
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp>;
 
+    /// Stores what a cron job does, for operators: the last description of each job counts. Nothing is stored for a job
+    /// without a call of [`Delivery::cron_last`].
+    async fn cron_describe(&self, job: &CronDescription) -> Result<()>;
+
     /// Fires a tick of a cron job: publishes the message exactly once per job and tick, whichever process comes first,
     /// and never for a tick at or before the last one. The job moves forward and the message is published in one
     /// transaction, so a publish that fails leaves the tick to be fired. `None` if another process fired it. A job
@@ -136,6 +164,32 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
         topic: &TopicName,
         message: &NewMessage,
     ) -> Result<Option<Published>>;
+}
+
+/// How far the offsets of a topic are final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Every message up to it can be fetched, except those in gaps; an offset without a message that is in no gap stays
+    /// without one.
+    pub offset: Offset,
+    /// Offsets up to the head, rising, whose transactions are still open: a late message may appear there. It can be fetched
+    /// once a later call names its offset no more.
+    pub gaps: Vec<OffsetRange>,
+    /// Whether to check again soon: offsets are taken by transactions whose commit may wake no waiter.
+    pub pending: bool,
+}
+
+/// What a cron job does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CronDescription {
+    /// Its name.
+    pub job: String,
+    /// When it fires.
+    pub expression: String,
+    /// The time zone of the expression.
+    pub time_zone: String,
+    /// The topic of its messages.
+    pub topic: TopicName,
 }
 
 /// A subscription that an owner serves.

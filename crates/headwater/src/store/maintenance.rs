@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use super::Tracking;
 use crate::error::Result;
 use crate::maintenance::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::subscription::MissedMessages;
+use crate::subscription::{MissedMessages, SubscriptionStatus};
 use crate::topic::{TopicId, TopicStatus};
 
 /// Maintenance, step by step. [`crate::maintenance::Maintenance`] decides when each is due.
@@ -29,7 +30,7 @@ pub trait Maintenance: Tracking {
     async fn topics(&self) -> Result<Vec<TopicStatus>>;
 
     /// One round over all topics: advances heads, hands out late messages, moves scheduled messages that are due into
-    /// the log, deletes old dedup keys and inbox entries. Claims do the same on demand for their own topics.
+    /// the log, deletes old dedup keys. Claims do the same on demand for their own topics.
     async fn advance_heads(&self) -> Result<Maintained>;
 
     /// Declares active subscriptions dead that have been without a heartbeat for longer than their timeout.
@@ -68,12 +69,24 @@ pub trait Maintenance: Tracking {
 
     /// Moves zombies (dead for longer than `zombie_subscription_ttl`) past removed messages, deletes dead and cancelled
     /// subscriptions older than `older_than` that have done everything stored (of queues only cancelled ones), and
-    /// deletes old watermark history, activities of departed processes, and old inbox entries and dedup keys.
+    /// deletes old watermark history, activities of departed processes and dedup keys, and what is left of deleted topics.
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
+
+    /// Deletes inbox entries, and entries of the outbox that were published, after their retention: a bounded number of each.
+    /// Those that are not published stay, whatever their age.
+    async fn clean_entries(&self, retention: &EntryRetention) -> Result<EntryStep>;
+
+    /// Removes processes that ended longer ago than `older_than`, with their logs, and returns how many. A process that has
+    /// not ended stays, however old it is.
+    async fn clean_processes(&self, older_than: Duration) -> Result<u64>;
 
     /// A small piece of work like that of an application, to measure how busy the database is: a read, and, where that
     /// does not queue behind maintenance itself, a commit.
     async fn probe(&self) -> Result<()>;
+
+    /// Figures of all groups that are not cancelled and of their topics, for metrics and operators: by topic and group,
+    /// at most `groups_max` groups. Also for groups that no process serves. Two bounded queries that lock nothing.
+    async fn survey(&self, groups_max: u32) -> Result<Survey>;
 
     /// The history of each maintenance job.
     async fn jobs(&self) -> Result<Vec<JobStatus>>;
@@ -81,6 +94,44 @@ pub trait Maintenance: Tracking {
     /// Records a run of a job.
     async fn job_ran(&self, run: &JobRun) -> Result<()>;
 }
+
+/// Figures of all groups and topics at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Survey {
+    /// When, by the database's clock.
+    pub now: Timestamp,
+    /// The groups that are not cancelled, by topic and name.
+    pub groups: Vec<SurveyedGroup>,
+    /// Groups beyond `groups_max`.
+    pub left_out: u64,
+    /// All topics by name.
+    pub topics: Vec<SurveyedTopic>,
+}
+
+/// Figures of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SurveyedGroup {
+    /// Its topic.
+    pub topic: TopicName,
+    /// Its progress and activity.
+    pub status: SubscriptionStatus,
+}
+
+/// Figures of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedTopic {
+    /// The topic.
+    pub topic: TopicName,
+    /// Offsets that every counting group had done `message_retention` ago and that cleanup has not removed. In
+    /// reference counting at least these: messages above the watermark may be removable too.
+    pub cleanable: u64,
+    /// Of the oldest [`RECORDS_EXAMINED`] completion records that may be pending, those that contradict themselves:
+    /// pending although every group is done, or the reverse.
+    pub inconsistent: u64,
+}
+
+/// How many completion records of each topic a survey examines.
+pub const RECORDS_EXAMINED: i64 = 1_000;
 
 /// The result of one round over all topics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,8 +144,6 @@ pub struct Maintained {
     pub gaps_closed: u64,
     /// Dedup keys deleted.
     pub dedup_forgotten: u64,
-    /// Inbox entries deleted.
-    pub inbox_forgotten: u64,
 }
 
 /// The result of dead detection.
@@ -154,4 +203,24 @@ pub struct SubscriptionStep {
     pub deleted: Vec<(TopicName, GroupName)>,
     /// Other rows deleted.
     pub forgotten: u64,
+}
+
+/// How long entries are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRetention {
+    /// Inbox entries.
+    pub inbox: Duration,
+    /// Entries of the outbox, after they were published.
+    pub outbox: Duration,
+}
+
+/// The result of a step over entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryStep {
+    /// Inbox entries deleted.
+    pub inbox: u64,
+    /// Entries of the outbox deleted.
+    pub outbox: u64,
+    /// Whether there may be more.
+    pub more: bool,
 }

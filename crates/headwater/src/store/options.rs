@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::maintenance::MaintenancePreset;
+use crate::maintenance::{MaintenancePreset, MaintenanceSettings};
 use crate::observe::window::WINDOW_DEFAULT;
 
 /// Options for opening a store. The defaults are for production.
@@ -11,6 +11,7 @@ use crate::observe::window::WINDOW_DEFAULT;
 pub struct OpenOptions {
     pub(crate) namespace: Option<String>,
     pub(crate) auto_create: Option<bool>,
+    pub(crate) create: bool,
     pub(crate) adopt: bool,
     pub(crate) migrate: bool,
     pub(crate) clock: Clock,
@@ -21,7 +22,7 @@ pub struct OpenOptions {
     pub(crate) listen_url: Option<String>,
     pub(crate) health_window: Duration,
     pub(crate) actor: String,
-    pub(crate) maintenance: Option<MaintenancePreset>,
+    pub(crate) maintenance: Option<MaintenanceSettings>,
     pub(crate) read_only: bool,
 }
 
@@ -30,6 +31,7 @@ impl Default for OpenOptions {
         OpenOptions {
             namespace: None,
             auto_create: None,
+            create: true,
             adopt: false,
             migrate: false,
             clock: Clock::Database,
@@ -40,7 +42,7 @@ impl Default for OpenOptions {
             listen_url: None,
             health_window: WINDOW_DEFAULT,
             actor: format!("process {}", std::process::id()),
-            maintenance: Some(MaintenancePreset::Standard),
+            maintenance: Some(MaintenanceSettings::default()),
             read_only: false,
         }
     }
@@ -62,6 +64,14 @@ impl OpenOptions {
         self
     }
 
+    /// Whether a missing store is created, the file or the PostgreSQL schema with its roles: on by default. Switch it off where a
+    /// mistyped URL must have no effect; a missing store is then [`ErrorKind::NoSuchStore`](crate::ErrorKind::NoSuchStore).
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
     /// Allows the embedded store to install itself in an SQLite file with tables of another application, so that
     /// messages are published in that application's own transactions. Without it such a file is refused.
     #[must_use]
@@ -70,17 +80,17 @@ impl OpenOptions {
         self
     }
 
-    /// Migrates an older PostgreSQL schema while opening. A missing schema is always created, and an SQLite file always
-    /// migrated; otherwise a shared database is upgraded with `headwater migrate`.
+    /// Migrates an older PostgreSQL schema while opening. Without it a shared database is upgraded with `headwater migrate`;
+    /// an SQLite file is always migrated.
     #[must_use]
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
         self
     }
 
-    /// Opens an SQLite file for reading only, also where the file, its directory or the mount cannot be written:
-    /// topics, groups and dead letters can be listed and the doctor runs; writes are refused. Nothing is created or
-    /// migrated.
+    /// Opens the store for reading only: topics, groups and dead letters can be listed and the doctor runs; writes are
+    /// refused. Nothing is created or migrated. On SQLite also where the file, its directory or the mount cannot be
+    /// written; on PostgreSQL also a standby.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
@@ -169,8 +179,14 @@ impl OpenOptions {
     /// How often a handle that runs consumers runs maintenance jobs, and how much they do at a time; switches
     /// maintenance on.
     #[must_use]
-    pub fn maintenance_preset(mut self, preset: MaintenancePreset) -> Self {
-        self.maintenance = Some(preset);
+    pub fn maintenance_preset(self, preset: MaintenancePreset) -> Self {
+        self.maintenance_settings(preset.into())
+    }
+
+    /// The same, with values of its own; switches maintenance on.
+    #[must_use]
+    pub fn maintenance_settings(mut self, settings: MaintenanceSettings) -> Self {
+        self.maintenance = Some(settings);
         self
     }
 }

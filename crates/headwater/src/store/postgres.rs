@@ -18,10 +18,13 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
-use crate::store::{Delivery, FetchBound, Fetched, Heartbeat, OpenOptions, Served, Wake};
-use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::store::{
+    CronDescription, Delivery, FetchBound, Fetched, Head, Heartbeat, OpenOptions, Served, Wake,
+};
+use crate::subscription::{NewSubscription, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
+mod address;
 mod admin;
 mod advance_heads;
 mod arm;
@@ -40,12 +43,18 @@ mod hosts;
 mod jobs;
 mod log;
 mod maintenance;
+mod message;
 mod migrate;
 mod outstanding;
 mod partitions;
 mod policy;
+mod process;
 mod promotion;
 mod publish;
+mod replica;
+mod repository;
+mod rights;
+mod schedule;
 mod seek;
 mod settle;
 #[cfg(feature = "sqlx")]
@@ -54,6 +63,7 @@ mod state;
 mod statements;
 mod status;
 mod subscribe;
+mod survey;
 mod take_over;
 mod time;
 mod tls;
@@ -61,14 +71,17 @@ mod topic;
 mod tracking;
 mod transaction;
 mod vacuum;
+mod value;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, Version, migrate, newest, version};
 pub use publish::publish;
+pub(crate) use publish::publish_within;
 pub use transaction::PostgresTransaction;
 
 use connect::Connections;
 use hosts::Hosts;
+use replica::Replica;
 use statements::Statements;
 
 /// A namespace in a PostgreSQL database.
@@ -88,6 +101,8 @@ pub struct PostgresStore {
     vacuums: vacuum::Vacuums,
     guard: clock::Guard,
     promotion: promotion::Promotion,
+    /// Standbys from which messages are read where they have them.
+    replica: Option<Replica>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -97,14 +112,14 @@ impl std::fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a namespace, creating it if it is missing. An older schema is migrated only if the options allow it.
+    /// Opens a namespace; a missing one is created, and an older schema migrated, only if the options allow it.
     pub(crate) async fn open(url: &str, namespace: Namespace, options: OpenOptions) -> Result<Self> {
         let connections = Connections::new(url, &namespace, &options)?;
-        migrate::prepare(&connections, &namespace, options.migrate).await?;
+        migrate::prepare(&connections, &namespace, &options).await?;
         let hub = Arc::new(Hub::default());
         let pools = connections.hosts().clone();
         let listen = match options.listen_url.as_deref() {
-            Some(url) => Hosts::new(url, &namespace, options.statement_timeout)?,
+            Some(url) => Hosts::new(url, &namespace, &options)?,
             None => pools.clone(),
         };
         Ok(PostgresStore {
@@ -122,7 +137,14 @@ impl PostgresStore {
             vacuums: vacuum::Vacuums::default(),
             guard: clock::Guard::default(),
             promotion: promotion::Promotion::default(),
+            replica: None,
         })
+    }
+
+    /// Reads messages from the standbys of this URL where they have them.
+    pub(crate) fn with_replica(mut self, url: Option<&str>, options: &OpenOptions) -> Result<Self> {
+        self.replica = url.map(|url| Replica::new(url, &self.namespace, options)).transpose()?;
+        Ok(self)
     }
 
     /// The namespace: publishing in a transaction of the caller's own needs it.
@@ -143,8 +165,13 @@ impl PostgresStore {
 
 #[async_trait]
 impl Delivery for PostgresStore {
-    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
-        subscribe::subscribe(self, topic, group, start).await
+    async fn subscribe_with(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        new: &NewSubscription,
+    ) -> Result<Subscription> {
+        subscribe::subscribe(self, topic, group, new).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -160,7 +187,15 @@ impl Delivery for PostgresStore {
     }
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
-        log::fetch(self, topic, range, bound).await
+        replica::fetch(self, topic, range, bound).await
+    }
+
+    fn now(&self) -> Timestamp {
+        clock::estimated(self)
+    }
+
+    async fn head(&self, topic: TopicId) -> Result<Option<Head>> {
+        log::head(self, topic).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
@@ -201,6 +236,10 @@ impl Delivery for PostgresStore {
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
         cron::last(self, job, first).await
+    }
+
+    async fn cron_describe(&self, job: &CronDescription) -> Result<()> {
+        cron::describe(self, job).await
     }
 
     async fn cron_fire(

@@ -24,8 +24,8 @@ use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{Admin, Delivery, FetchBound, Fetched, Heartbeat, Served};
-use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::store::{Admin, CronDescription, Delivery, FetchBound, Fetched, Head, Heartbeat, Served};
+use crate::subscription::{NewSubscription, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
 use self::connection::{Location, Role};
@@ -62,6 +62,7 @@ mod dead_letter;
 mod decode;
 mod detect;
 mod doctor;
+mod driven;
 mod epoch;
 mod fault;
 mod group;
@@ -73,12 +74,15 @@ mod jobs;
 mod lanes;
 mod log;
 mod maintenance;
+mod message;
 mod migrate;
 mod notice;
 mod open;
 mod outstanding;
+mod parked;
 mod patience;
 mod policy;
+mod process;
 mod progress;
 mod promote;
 mod publish;
@@ -86,15 +90,19 @@ mod queue;
 mod range;
 mod ranges;
 mod reader;
+mod relay;
+mod repository;
 mod resurrect;
 mod retire;
 mod rivals;
+mod schedule;
 mod seek;
 mod settle;
 mod state;
 mod status;
 mod stuck;
 mod subscribe;
+mod survey;
 mod take_over;
 mod topic;
 mod tracking;
@@ -108,7 +116,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use driven::{HandleNow, Open, Requests, ToPublish};
 pub use migrate::{newest, version_of};
+pub(crate) use process::process_sql;
 pub use publish::publish;
 pub(crate) use transaction::TransactionWork;
 
@@ -196,7 +206,7 @@ impl SqliteStore {
             return Self::open_read_only(path, options);
         }
         let location = Location::new(path)?;
-        connection::inspect(&location, options.adopt)?;
+        connection::inspect(&location, options)?;
         let mut connection = connection::open(&location, Role::Writer)?;
         migrate::migrate(&mut connection, &location.name, options.adopt)?;
         let stored = open::stored_auto_create(&connection, &location)?;
@@ -310,10 +320,15 @@ impl Drop for SqliteStore {
 
 #[async_trait]
 impl Delivery for SqliteStore {
-    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
+    async fn subscribe_with(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        new: &NewSubscription,
+    ) -> Result<Subscription> {
         let subscribe = || {
-            let (topic, group) = (topic.clone(), group.clone());
-            self.write(Kind::Define, move |work| subscribe::subscribe(work, &topic, &group, start))
+            let (topic, group, new) = (topic.clone(), group.clone(), *new);
+            self.write(Kind::Define, move |work| subscribe::subscribe(work, &topic, &group, &new))
         };
         match subscribe().await {
             Err(error) if error.kind() == ErrorKind::NoSuchTopic && self.auto_create => {
@@ -344,6 +359,14 @@ impl Delivery for SqliteStore {
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         let holes = Arc::clone(&self.holes);
         self.read(move |connection| holes.fetch(connection, topic, range, bound)).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.injected().unwrap_or_else(Timestamp::now)
+    }
+
+    async fn head(&self, topic: TopicId) -> Result<Option<Head>> {
+        self.read(move |connection| log::head(connection, topic)).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
@@ -396,6 +419,11 @@ impl Delivery for SqliteStore {
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
         let job = job.to_owned();
         self.write(Kind::Define, move |work| cron::last(work, &job, first)).await
+    }
+
+    async fn cron_describe(&self, job: &CronDescription) -> Result<()> {
+        let job = job.clone();
+        self.write(Kind::Define, move |work| cron::describe(work, &job)).await
     }
 
     async fn cron_fire(

@@ -67,6 +67,8 @@ pub struct TrackStep {
     pub changed: u64,
     /// Completion records completed, among the two.
     pub completed: u64,
+    /// Completion records that groups which no longer count were released from, among the changed ones.
+    pub released: u64,
     /// Completion records removed, after a change of mode.
     pub removed: u64,
     /// Whether there is more to do.

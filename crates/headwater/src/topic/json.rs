@@ -28,6 +28,16 @@ impl TopicSettings {
         entries.into_iter().map(described).collect()
     }
 
+    /// Each setting that is not as wanted, in words: `lease 5m, not 30s`.
+    pub(crate) fn differences(&self, wanted: &TopicSettings) -> Vec<String> {
+        let both = self.described().into_iter().zip(wanted.described());
+        both.filter(|((_, is, _), (_, wanted, _))| is != wanted)
+            .map(|((name, _, is), (_, _, wanted))| {
+                format!("{} {is}, not {wanted}", name.strip_suffix("_ms").unwrap_or(&name))
+            })
+            .collect()
+    }
+
     /// The settings as they are stored, by name.
     #[cfg(feature = "sqlite")]
     pub(crate) fn to_map(&self) -> serde_json::Map<String, Value> {
@@ -44,18 +54,11 @@ impl TopicSettings {
 /// The error of creating a topic that exists with other settings: each difference, and what to do. The same on every
 /// engine.
 pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted: &TopicSettings) -> Error {
-    let both = there.described().into_iter().zip(wanted.described());
-    let differs: Vec<String> = both
-        .filter(|((_, is, _), (_, wanted, _))| is != wanted)
-        .map(|((name, _, is), (_, _, wanted))| {
-            format!("{} {is}, not {wanted}", name.strip_suffix("_ms").unwrap_or(&name))
-        })
-        .collect();
+    let differ = there.differences(wanted).join("; ");
     Error::new(
         ErrorKind::Conflict,
         format!(
-            "topic {topic} exists with other settings: {}; nothing was changed: alter it with `headwater topic alter {topic}`",
-            differs.join("; ")
+            "topic {topic} exists with other settings: {differ}; nothing was changed: alter it with `headwater topic alter {topic}`"
         ),
     )
 }
@@ -72,7 +75,7 @@ fn words(name: &str, value: &Value) -> String {
 }
 
 /// A duration exactly as the command line takes and shows it: `1d12h`, `1.5s`, `250ms`.
-pub(super) fn written(duration: Duration) -> String {
+pub(crate) fn written(duration: Duration) -> String {
     let printer = SpanPrinter::new().designator(Designator::HumanTime).spacing(Spacing::None);
     let days = SpanRound::new().largest(Unit::Day).days_are_24_hours();
     match Span::try_from(duration).and_then(|span| span.round(days)) {

@@ -291,9 +291,71 @@ impl TopicSettings {
     }
 }
 
+impl TopicSettings {
+    /// Settings that are valid but cannot work together as they promise; each as a sentence for an operator.
+    pub(crate) fn contradictions(&self) -> Vec<String> {
+        let Some(max) = self.max_retention else { return Vec::new() };
+        let retries = self.retries_take();
+        let removes = format!("max_retention, {}, removes messages before", written(max));
+        let checks = [
+            (
+                self.zero_subscription_retention > max,
+                format!(
+                    "zero_subscription_retention promises {}, but {removes}",
+                    written(self.zero_subscription_retention)
+                ),
+            ),
+            (self.lease > max, format!("a lease lasts {}, but {removes}", written(self.lease))),
+            (
+                retries > max,
+                format!(
+                    "{} attempts take at least {}, but {removes}: a message that fails never becomes a dead letter",
+                    self.max_attempts,
+                    written(retries)
+                ),
+            ),
+        ];
+        checks.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect()
+    }
+
+    /// The sum of the back-offs before the last attempt.
+    fn retries_take(&self) -> Duration {
+        let mut delay = self.backoff_initial;
+        let mut sum = Duration::ZERO;
+        for _ in 1..self.max_attempts {
+            sum += delay;
+            delay = (delay * 2).min(self.backoff_max);
+        }
+        sum
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_cannot_work_together_are_named() {
+        let with = |change: fn(&mut TopicSettings)| {
+            let mut settings = TopicSettings::preset(Preset::Ephemeral);
+            change(&mut settings);
+            settings.validate().unwrap();
+            settings.contradictions()
+        };
+        assert!(
+            Preset::ALL.map(TopicSettings::preset).iter().all(|preset| preset.contradictions().is_empty())
+        );
+        let zero = with(|settings| settings.zero_subscription_retention = DAY * 2);
+        assert_eq!(
+            zero,
+            ["zero_subscription_retention promises 2d, but max_retention, 1d, removes messages before"]
+        );
+        assert!(with(|settings| settings.lease = DAY * 2)[0].starts_with("a lease lasts 2d"));
+        let slow = with(|settings| {
+            (settings.backoff_initial, settings.backoff_max, settings.max_attempts) = (HOUR, HOUR * 8, 7);
+        });
+        assert!(slow[0].starts_with("7 attempts take at least 1d7h"), "{slow:?}");
+    }
 
     #[test]
     fn settings_that_contradict_each_other_are_refused() {

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use headwater::consumer::GroupOrder;
 use headwater::store::conformance::{self, Case, ForeignDatabase, Harness};
 use headwater::store::{
-    BackfillStep, Checked, ClaimRequest, Claimed, Delivery, Epoch, FetchBound, Fetched, Heartbeat, LeaseId,
-    OffsetRange, Owner, Parts, Served, Settlement, Signal, Store, Subscription, SubscriptionId, TopicId,
-    Wake,
+    BackfillStep, Checked, ClaimRequest, Claimed, CronDescription, Delivery, Epoch, FetchBound, Fetched,
+    Head, Heartbeat, LeaseId, NewSubscription, OffsetRange, Owner, Parts, Served, Settlement, Signal, Store,
+    Subscription, SubscriptionId, TopicId, Wake,
 };
 use headwater::{
-    ErrorKind, GroupName, NewMessage, OpenOptions, Published, Result, Start, TopicName, TopicSettings,
+    ErrorKind, GroupName, NewMessage, Offset, OpenOptions, Published, Result, Start, TopicName, TopicSettings,
 };
 use jiff::Timestamp;
 
@@ -25,6 +26,7 @@ mod life;
 /// The one fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
+    OrderIsForgotten,
     FetchLosesOne,
     FetchIsUnbounded,
     AckIsSwallowed,
@@ -33,6 +35,8 @@ enum Fault {
     EpochIsFrozen,
     DedupIsForgotten,
     DelayIsForgotten,
+    CancelledIsDelivered,
+    HeadIsAhead,
     AttemptIsMiscounted,
     SuspectIsHidden,
     SecondGroupIsStarved,
@@ -44,6 +48,10 @@ enum Fault {
     RateIsIgnored,
     OwnerIsHidden,
     SettingIsForgotten,
+    ServedTopicIsDeleted,
+    EditedCopyGoesToAll,
+    LeasedMessageIsSkipped,
+    PurgeRemovesNothing,
     PauseIsIgnored,
     TransitionIsAccepted,
     CancelledStillCounts,
@@ -95,6 +103,8 @@ noticed! {
     a_swallowed_extension_is_noticed: ExtensionIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_forgotten_dedup_key_is_noticed: DedupIsForgotten by random_ops::random_ops_agree_with_the_model;
     a_forgotten_delay_is_noticed: DelayIsForgotten by random_ops::random_ops_agree_with_the_model;
+    a_delivered_cancelled_message_is_noticed: CancelledIsDelivered by schedule::a_cancelled_message_is_never_delivered;
+    a_head_that_is_ahead_is_noticed: HeadIsAhead by head::the_head_follows_publishes_without_a_group;
     a_miscounted_attempt_is_noticed: AttemptIsMiscounted by random_ops::random_ops_agree_with_the_model;
     a_hidden_suspect_is_noticed: SuspectIsHidden by random_ops::random_ops_agree_with_the_model;
     a_changed_payload_is_noticed: PayloadIsChanged by random_ops::random_ops_agree_with_the_model;
@@ -108,6 +118,10 @@ noticed! {
     a_hidden_owner_is_noticed: OwnerIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_continue;
     a_forgotten_setting_is_noticed: SettingIsForgotten by settings::every_setting_can_be_altered;
+    a_deleted_topic_in_use_is_noticed: ServedTopicIsDeleted by removal::a_served_topic_is_removed_only_by_force;
+    a_purge_that_removes_nothing_is_noticed: PurgeRemovesNothing by removal::a_purged_topic_keeps_its_groups;
+    a_copy_for_all_groups_is_noticed: EditedCopyGoesToAll by redrive::an_edited_copy_replaces_its_dead_letter;
+    a_skipped_lease_is_noticed: LeasedMessageIsSkipped by message::a_leased_message_changes_only_by_force;
     an_ignored_pause_is_noticed: PauseIsIgnored by state::a_pause_stops_hand_outs_and_loses_nothing;
     an_accepted_transition_is_noticed: TransitionIsAccepted by state::only_the_allowed_transitions_exist;
     a_counting_cancelled_group_is_noticed: CancelledStillCounts by state::a_cancelled_group_holds_and_counts_for_nothing;
@@ -132,6 +146,7 @@ noticed! {
     hidden_stuck_messages_are_noticed: StuckIsHidden by seek::stuck_messages_are_counted_per_group;
     a_forgetful_audit_is_noticed: AuditForgetsOne by seek::every_change_is_audited_once;
     an_early_now_is_noticed: NowIsEarly by start::now_is_exact_whatever_races;
+    a_forgotten_order_is_noticed: OrderIsForgotten by subscribe::a_group_has_its_own_order;
     two_elected_workers_are_noticed: EveryWorkerIsElected by maintenance::one_of_many_is_elected;
 }
 
@@ -146,10 +161,16 @@ struct Faulty {
 
 #[async_trait]
 impl Delivery for Faulty {
-    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
-        let early = self.fault == Fault::NowIsEarly && start == Start::Now;
-        let start = if early { Start::BeginningBounded(2) } else { start };
-        self.inner.subscribe(topic, group, start).await
+    async fn subscribe_with(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        new: &NewSubscription,
+    ) -> Result<Subscription> {
+        let early = self.fault == Fault::NowIsEarly && new.start == Start::Now;
+        let start = if early { Start::BeginningBounded(2) } else { new.start };
+        let order = if self.fault == Fault::OrderIsForgotten { GroupOrder::AsTopic } else { new.order };
+        self.inner.subscribe_with(topic, group, &NewSubscription { start, order, ..*new }).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -201,6 +222,16 @@ impl Delivery for Faulty {
 
     async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
         self.inner.claimable(subscriptions).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    async fn head(&self, topic: TopicId) -> Result<Option<Head>> {
+        let ahead = i64::from(self.fault == Fault::HeadIsAhead);
+        let head = self.inner.head(topic).await?;
+        Ok(head.map(|head| Head { offset: Offset(head.offset.0 + ahead), ..head }))
     }
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
@@ -276,6 +307,10 @@ impl Delivery for Faulty {
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
         self.inner.cron_last(job, first).await
+    }
+
+    async fn cron_describe(&self, job: &CronDescription) -> Result<()> {
+        self.inner.cron_describe(job).await
     }
 
     async fn cron_fire(

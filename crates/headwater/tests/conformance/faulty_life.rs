@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::{
-    Ack, Admin, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, DeadLetter,
-    DeadLetterSelection, Detected, Finding, ForceCompleted, JobRun, JobStatus, LeaseToken, Maintained,
-    Maintenance, MissedMessages, Moved, OffsetRange, Outstanding, Owner, PartitionStep, Record, Redriven,
-    Resurrected, Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicStatus,
-    TrackStep, Tracking,
+    Ack, Admin, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, CronStatus, DeadLetter,
+    DeadLetterSelection, Detected, EntryRetention, EntryStep, Finding, ForceCompleted, JobRun, JobStatus,
+    LeaseToken, Maintained, Maintenance, MessageAct, MessageState, MissedMessages, Moved, OffsetRange,
+    Outstanding, Owner, PartitionStep, Record, Redriven, Reschedule, Resurrected, Scheduled, Stuck,
+    SubscriptionId, SubscriptionStatus, SubscriptionStep, Survey, Topic, TopicId, TopicStatus, TrackStep,
+    Tracking,
 };
-use headwater::topic::Semantics;
+use headwater::topic::{Removal, Semantics, TopicContents};
 use headwater::{
-    DeliveryPolicy, ErrorKind, GroupName, Offset, Result, Start, SubscriptionState, TopicName, TopicSettings,
+    DeliveryPolicy, ErrorKind, GroupName, NewMessage, Offset, Published, Result, Start, SubscriptionState,
+    TopicName, TopicSettings,
 };
+
+use uuid::Uuid;
 
 use super::{Fault, Faulty};
 
@@ -81,6 +85,16 @@ impl Admin for Faulty {
         self.inner.alter_topic(name, &settings).await
     }
 
+    async fn delete_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        let forced = self.fault == Fault::ServedTopicIsDeleted && removal == Removal::Unserved;
+        self.inner.delete_topic(topic, if forced { Removal::Forced } else { removal }).await
+    }
+
+    async fn purge_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        let dry = self.fault == Fault::PurgeRemovesNothing;
+        self.inner.purge_topic(topic, if dry { Removal::DryRun } else { removal }).await
+    }
+
     async fn topic(&self, name: &TopicName) -> Result<Topic> {
         self.inner.topic(name).await
     }
@@ -105,10 +119,10 @@ impl Admin for Faulty {
         Ok(ranges)
     }
 
-    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+    async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()> {
         match self.fault {
             Fault::PauseIsIgnored => Ok(()),
-            _ => self.accepted(self.inner.pause(topic, group).await),
+            _ => self.accepted(self.inner.pause(topic, group, reason).await),
         }
     }
 
@@ -121,7 +135,7 @@ impl Admin for Faulty {
 
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         match self.fault {
-            Fault::CancelledStillCounts => self.inner.pause(topic, group).await,
+            Fault::CancelledStillCounts => self.inner.pause(topic, group, None).await,
             _ => self.accepted(self.inner.cancel(topic, group).await),
         }
     }
@@ -158,6 +172,26 @@ impl Admin for Faulty {
         self.inner.release_lease(token).await
     }
 
+    async fn message_states(
+        &self,
+        topic: &TopicName,
+        offset: Offset,
+    ) -> Result<Vec<(GroupName, MessageState)>> {
+        self.inner.message_states(topic, offset).await
+    }
+
+    async fn act_on_message(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        offset: Offset,
+        act: &MessageAct,
+        force: bool,
+    ) -> Result<()> {
+        let force = force || self.fault == Fault::LeasedMessageIsSkipped;
+        self.inner.act_on_message(topic, group, offset, act, force).await
+    }
+
     async fn force_complete(
         &self,
         topic: &TopicName,
@@ -178,12 +212,46 @@ impl Admin for Faulty {
         self.inner.dead_letters(selection, limit).await
     }
 
+    async fn count_dead_letters(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        self.inner.count_dead_letters(selection).await
+    }
+
+    async fn replace_dead_letter(
+        &self,
+        subscription: SubscriptionId,
+        id: uuid::Uuid,
+        message: &NewMessage,
+        all_groups: bool,
+    ) -> Result<Published> {
+        let all_groups = all_groups || self.fault == Fault::EditedCopyGoesToAll;
+        self.inner.replace_dead_letter(subscription, id, message, all_groups).await
+    }
+
     async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
         self.inner.redrive(selection).await
     }
 
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         self.inner.purge(selection).await
+    }
+
+    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+        self.inner.scheduled(topic, limit).await
+    }
+
+    async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
+        match self.fault {
+            Fault::CancelledIsDelivered => Ok(true),
+            _ => self.inner.cancel_scheduled(topic, message_id).await,
+        }
+    }
+
+    async fn reschedule(&self, topic: &TopicName, message_id: Uuid, to: Reschedule) -> Result<bool> {
+        self.inner.reschedule(topic, message_id, to).await
+    }
+
+    async fn cron_jobs(&self) -> Result<Vec<CronStatus>> {
+        self.inner.cron_jobs().await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
@@ -266,6 +334,10 @@ impl Maintenance for Faulty {
         self.inner.keep_partitions(topic).await
     }
 
+    async fn clean_processes(&self, older_than: Duration) -> Result<u64> {
+        self.inner.clean_processes(older_than).await
+    }
+
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
         if self.fault == Fault::ZombiesStay {
             return Ok(SubscriptionStep::default());
@@ -273,8 +345,16 @@ impl Maintenance for Faulty {
         self.inner.clean_subscriptions(older_than).await
     }
 
+    async fn clean_entries(&self, retention: &EntryRetention) -> Result<EntryStep> {
+        self.inner.clean_entries(retention).await
+    }
+
     async fn probe(&self) -> Result<()> {
         self.inner.probe().await
+    }
+
+    async fn survey(&self, groups_max: u32) -> Result<Survey> {
+        self.inner.survey(groups_max).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {

@@ -67,7 +67,8 @@ impl Harness for PostgresHarness {
         let mut client = self.connect().await;
         let transaction = client.transaction().await.expect("begun");
         let published =
-            headwater::store::postgres::publish(&transaction, &self.namespace, topic, messages).await;
+            headwater::store::postgres::publish(&transaction, &self.namespace, topic.as_str(), messages)
+                .await;
         if commit { transaction.commit().await } else { transaction.rollback().await }.expect("ended");
         published
     }

@@ -97,7 +97,7 @@ impl Harness for SqliteHarness {
             let mut connection = Self::connect(&path);
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate).expect("begun");
-            let published = headwater::store::sqlite::publish(&transaction, &topic, &messages);
+            let published = headwater::store::sqlite::publish(&transaction, topic.as_str(), &messages);
             if commit { transaction.commit() } else { transaction.rollback() }.expect("ended");
             published
         };

@@ -39,6 +39,12 @@ impl Place {
         Some(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
     }
 
+    /// Another store on the same engine.
+    pub(crate) fn another(&self) -> Self {
+        let another = if self._directory.is_some() { Self::sqlite() } else { Self::postgres() };
+        another.expect("the engine of this one")
+    }
+
     /// Another handle on the store, as another process has.
     pub(crate) async fn open(&self) -> Headwater {
         Headwater::open_with(&self.url, OpenOptions::default().auto_create(true)).await.unwrap()

@@ -39,6 +39,7 @@ async fn settings_that_cannot_work_are_refused(place: Place) {
     let cases = [
         (consumer().concurrency(0), "invalid concurrency"),
         (consumer().batch(0), "invalid batch"),
+        (consumer().pause_after_burials(0), "invalid pause_after_burials"),
         (consumer().lease(Duration::from_secs(400 * 24 * 3_600)), "invalid lease"),
         (consumer().max_in_flight(0), "in_flight_max"),
         (consumer().rate_limit(0.0, 1), "per_second"),

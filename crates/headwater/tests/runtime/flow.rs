@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater::store::BackfillPace;
-use headwater::{Handling, Json, Messages, NewMessage, TopicName};
+use headwater::{Context, Handling, Json, Messages, NewMessage, TopicName};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::each::{Place, Seen, eventually, gated, noting, on_each, publish_numbers, settled};
@@ -237,7 +237,7 @@ async fn a_lease_is_extended_while_its_handler_works(place: Place) {
     let (wait, add) = (Arc::clone(&gate), seen.clone());
     let running = headwater
         .consumer("orders", "email")
-        .member("slow", move |Json(n): Json<u64>, context| {
+        .member("slow", move |Json(n): Json<u64>, context: Context| {
             let (wait, add) = (Arc::clone(&wait), add.clone());
             async move {
                 add.add((n, context.attempt()));

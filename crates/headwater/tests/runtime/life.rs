@@ -9,6 +9,7 @@ use headwater::health::HealthState;
 use headwater::maintenance::Job;
 use headwater::store::{Owner, SubscriptionStatus};
 use headwater::testing::ManualClock;
+use headwater::topic::Removal;
 use headwater::{
     DeliveryPolicy, EndReason, ErrorKind, Headwater, Message, OpenOptions, SubscriptionState, TopicSettings,
 };
@@ -19,6 +20,7 @@ use crate::each::{DEADLINE, Place, Seen, eventually, gated, noting, on_each, pub
 on_each!(
     a_pause_stops_handling_at_once_and_resuming_loses_nothing,
     a_cancelled_group_ends_with_its_reason_and_others_continue,
+    a_consumer_of_a_deleted_topic_ends,
     heartbeats_that_fail_suspend_and_one_that_succeeds_resumes,
     a_dead_group_comes_back_by_its_heartbeat,
     maintenance_is_taken_over_when_its_worker_is_killed,
@@ -114,6 +116,29 @@ async fn disturb_heartbeats(place: &Place, headwater: &Headwater, from: &str, to
         .await
         .unwrap();
     }
+}
+
+/// Its group is gone, and the consumer ends with that reason. A topic of the same name is another one.
+async fn a_consumer_of_a_deleted_topic_ends(place: Place) {
+    let headwater = place.open().await;
+    let seen = Seen::default();
+    publish_numbers(&headwater, "orders", 5).await;
+    let running = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
+    seen.reach(5).await;
+    let served =
+        async || !headwater.topics().delete("orders", Removal::DryRun).await.unwrap().served.is_empty();
+    eventually("the heartbeat shows that the topic is served", served).await;
+    let refused = headwater.topics().delete("orders", Removal::Unserved).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidTransition, "{refused}");
+    headwater.topics().delete("orders", Removal::Forced).await.unwrap();
+    let reason = tokio::time::timeout(DEADLINE, running.until_ended()).await.expect("the consumer ends");
+    assert_eq!(reason, EndReason::Gone);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    publish_numbers(&headwater, "orders", 3).await;
+    let again = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
+    seen.reach(8).await;
+    again.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
 }
 
 async fn heartbeats_that_fail_suspend_and_one_that_succeeds_resumes(place: Place) {
@@ -353,7 +378,7 @@ async fn what_operators_alter_reaches_consumers_that_run(place: Place) {
     let altered = TopicSettings { backoff_initial: at_once, backoff_max: at_once, ..topic.settings };
     headwater.topics().alter("orders", &altered).await.unwrap();
     let attempts = async || {
-        let dead_letters = headwater.dead_letters("orders", "email").list(1_000).await.unwrap();
+        let dead_letters = headwater.dead_letters().of("orders", "email").list(1_000).await.unwrap();
         dead_letters.iter().map(|one| one.attempts).max()
     };
     eventually("so do the topic's settings", async || {

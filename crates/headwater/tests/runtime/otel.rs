@@ -121,7 +121,7 @@ async fn context_of_the_message_or_of_within_wins_over_the_span() {
         let headwater = Headwater::in_memory().await.unwrap();
         let orders = headwater.producer("orders");
         let batch = [NewMessage::new("a").header("traceparent", own), NewMessage::new("b")];
-        let send = trace::within(set.parse().unwrap(), orders.send_batch(&batch));
+        let send = trace::within(set.parse().unwrap(), async { orders.send_batch(&batch).await });
         send.instrument(tracing::info_span!("publish")).await.unwrap();
         orders.send(NewMessage::new("c")).await.unwrap();
         let messages = headwater.published("orders").await.unwrap();

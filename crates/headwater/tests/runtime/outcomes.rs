@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headwater::testing::{ManualClock, Stepper};
 use headwater::{
-    Bury, Handling, Headwater, Json, Message, Messages, NewMessage, Retry, Skip, TopicName, Verdicts,
+    Bury, Context, Handling, Headwater, Json, Message, Messages, NewMessage, Retry, Skip, TopicName, Verdicts,
 };
 use jiff::Timestamp;
 
@@ -61,7 +61,7 @@ async fn an_error_is_retried_by_policy_and_finally_buried(place: Place) {
     let add = seen.clone();
     let mut stepper = headwater
         .consumer("orders", "email")
-        .member("one", move |message: Message, context| {
+        .member("one", move |message: Message, context: Context| {
             let add = add.clone();
             async move {
                 add.add((text(&message.payload), context.attempt()));
@@ -98,7 +98,7 @@ where
     let add = seen.clone();
     let stepper = headwater
         .consumer("orders", "email")
-        .member("one", move |_: Message, context| {
+        .member("one", move |_: Message, context: Context| {
             add.add(context.attempt());
             let result = result.clone();
             async move { result(context.attempt()) }

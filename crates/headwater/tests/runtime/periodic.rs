@@ -131,7 +131,7 @@ async fn dead_letters_are_redriven_to_their_group(place: Place) {
     }
     assert_eq!(seen.len(), 6);
     fixed.add(());
-    let dead_letters = headwater.dead_letters("orders", "email");
+    let dead_letters = headwater.dead_letters().of("orders", "email");
     let redriven = dead_letters.redrive(|all| all).await.unwrap();
     assert_eq!((redriven.redriven, redriven.gone), (1, 0));
     assert_eq!(dead_letters.redrive(|all| all).await.unwrap().redriven, 0, "the second redrive finds none");

@@ -1,8 +1,9 @@
-//! The embedded peers from PyPI, each in a Python process that reads commands line by line.
+//! The peers from PyPI, each in a Python process that reads commands line by line.
 //!
 //! They run in a virtual environment created at run time; a process keeps running between rounds so that its import and its
 //! file's warm-up are not measured.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,6 +29,10 @@ pub(crate) const LITEQUEUE: Package =
 pub(crate) const HONKER: Package =
     Package { name: "honker", requirement: "honker==0.2.4", script: include_str!("honker.py") };
 
+/// Workflows of durable steps, on SQLite or PostgreSQL.
+pub(crate) const DBOS: Package =
+    Package { name: "dbos", requirement: "dbos==3.3.0", script: include_str!("dbos.py") };
+
 /// A running driver.
 #[derive(Debug)]
 pub(crate) struct PythonPeer {
@@ -52,11 +57,16 @@ struct Answer {
 impl PythonPeer {
     /// Installs the package if it is missing and starts its driver on a fresh file in `directory`.
     pub(crate) fn start(package: Package, work: &Path, directory: &Path) -> Result<Self> {
-        let python = environment(package, work)?;
         std::fs::create_dir_all(directory)?;
+        Self::start_on(package, work, directory.as_os_str())
+    }
+
+    /// The same on a place that the driver understands.
+    pub(crate) fn start_on(package: Package, work: &Path, place: &OsStr) -> Result<Self> {
+        let python = environment(package, work)?;
         let mut child = Command::new(python)
             .args(["-c", package.script])
-            .arg(directory)
+            .arg(place)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

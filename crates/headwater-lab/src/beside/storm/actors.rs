@@ -142,7 +142,7 @@ pub(super) async fn operator(storm: Arc<Storm>, mut random: StdRng) -> Result<()
         match random.random_range(0..12) {
             0 => guests(&storm, &mut random).await?,
             1 => {
-                storm.note(storm.store.pause(&topic, &group).await);
+                storm.note(storm.store.pause(&topic, &group, None).await);
                 rest(&mut random, 50).await;
                 storm.note(storm.store.resume(&topic, &group).await);
             }

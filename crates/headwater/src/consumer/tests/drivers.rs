@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::clock::ManualClock;
 use crate::consumer::group::Group;
@@ -19,6 +20,8 @@ use crate::{Clock, Headwater, Json, OpenOptions};
 
 /// How long a handler may take here.
 const LIMIT: Duration = Duration::from_millis(200);
+/// After how many burials in a row a group pauses itself here.
+const BURIALS: u32 = 3;
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ fn act_now(payload: &Bytes, group: &OnceLock<Arc<Group>>, attempt: u32) -> Handl
         b"fail once" if attempt == 1 => return Err("not yet".into()),
         b"skip" => return Err(Skip.into()),
         b"bury" => return Err(Bury("never").into()),
-        b"pause" => drop(group.get().expect("it is served").hear(SubscriptionState::Paused)),
+        b"pause" => drop(group.get().expect("it is served").hear(SubscriptionState::Paused, Instant::now())),
         _ => {}
     }
     Ok(())
@@ -136,6 +139,7 @@ impl Stage {
     async fn step(&self, batch: u32) -> Vec<i64> {
         let before = self.seen.lock().unwrap().len();
         let consumer = self.headwater.consumer("orders", "email").batch(batch).concurrency(1).timeout(LIMIT);
+        let consumer = consumer.pause_after_burials(BURIALS);
         if self.driver == Driver::Pulled {
             let mut consumer = consumer.open().await.unwrap();
             let group = Arc::clone(&consumer.group);
@@ -170,7 +174,7 @@ impl Stage {
 
     /// The errors of the dead letters.
     async fn errors(&self) -> Vec<String> {
-        let dead = self.headwater.dead_letters("orders", "email").list(10).await.unwrap();
+        let dead = self.headwater.dead_letters().of("orders", "email").list(10).await.unwrap();
         dead.into_iter().map(|dead_letter| dead_letter.error).collect()
     }
 
@@ -231,6 +235,8 @@ for_each_driver!(
     each_end_is_counted_once,
     a_call_has_the_span_and_the_trace_of_its_message,
     nothing_is_begun_once_the_group_is_held_back,
+    too_many_burials_in_a_row_pause_the_group,
+    a_failure_at_the_last_attempt_counts_as_a_burial,
 );
 
 async fn a_failed_key_holds_back_its_later_messages_and_no_others(driver: Driver) {
@@ -298,6 +304,53 @@ async fn nothing_is_begun_once_the_group_is_held_back(driver: Driver) {
     assert_eq!(stage.step(batch).await, [3]);
     let seen = stage.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|(_, attempt, ..)| *attempt == 1), "released, which is no attempt: {seen:?}");
+    stage.end().await;
+}
+
+impl Stage {
+    /// The state of the group once it has stored its own pause, and the offsets of its dead letters.
+    async fn paused(&self) -> (SubscriptionState, Option<String>, Vec<i64>) {
+        let pause = &self.group.get().unwrap().serve_state.own_pause;
+        while pause.is_pending() {
+            tokio::task::yield_now().await;
+        }
+        let status = self.headwater.groups("orders").get("email").await.unwrap().status;
+        let dead = self.headwater.dead_letters().of("orders", "email").list(100).await.unwrap();
+        (status.state, status.state_reason, dead.iter().map(|dead_letter| dead_letter.offset.0).collect())
+    }
+}
+
+async fn too_many_burials_in_a_row_pause_the_group(driver: Driver) {
+    let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..attempts(3) };
+    let payloads = unkeyed(&["bury", "bury", "skip", "bury", "bury", "bury", "bury", "ok"]);
+    let Some(stage) = Stage::new(driver, settings, &payloads).await else { return };
+    // A batch handler has all of its batch already: what it would bury beyond the limit is released.
+    let handled = if driver == Driver::Batch { 8 } else { 6 };
+    assert_eq!(stage.step(10).await.len(), handled);
+    let (state, reason, dead) = stage.paused().await;
+    assert_eq!((state, dead), (SubscriptionState::Paused, vec![1, 2, 4, 5, 6]));
+    assert_eq!(
+        reason.as_deref(),
+        Some("3 messages in a row became dead letters, the last at offset 6: never")
+    );
+    assert_eq!(stage.totals().buried, 5);
+    assert_eq!(stage.step(10).await, [] as [i64; 0], "it is paused");
+    stage.headwater.groups("orders").resume("email").await.unwrap();
+    let rest: &[i64] = if driver == Driver::Batch { &[7] } else { &[7, 8] };
+    assert_eq!(stage.step(10).await, rest, "nothing was lost, and the count begins again");
+    assert!(
+        stage.seen.lock().unwrap().iter().all(|(_, attempt, ..)| *attempt == 1),
+        "a release is no attempt"
+    );
+    stage.end().await;
+}
+
+async fn a_failure_at_the_last_attempt_counts_as_a_burial(driver: Driver) {
+    let payloads = unkeyed(&["fail", "panic", "fail", "fail", "fail"]);
+    let Some(stage) = Stage::new(driver, attempts(1), &payloads).await else { return };
+    stage.step(1).await;
+    let (state, _, dead) = stage.paused().await;
+    assert_eq!((state, dead), (SubscriptionState::Paused, vec![1, 2, 3]));
     stage.end().await;
 }
 

@@ -16,17 +16,20 @@ use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRang
 use crate::maintenance::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::scheduled::{Reschedule, Scheduled};
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
-    Ack, Admin, AuditEntry, CleanStep, Delivery, Detected, FetchBound, Fetched, Finding, ForceCompleted,
-    Heartbeat, Maintained, Maintenance, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck,
-    SubscriptionStep, TrackStep, Tracking, Wake, Weighing,
+    Ack, Admin, AuditEntry, CleanStep, CronDescription, CronStatus, Delivery, Detected, EntryRetention,
+    EntryStep, FetchBound, Fetched, Finding, ForceCompleted, Head, Heartbeat, Maintained, Maintenance,
+    MessageAct, MessageState, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck,
+    SubscriptionStep, Survey, TrackStep, Tracking, Wake, Weighing,
 };
 use crate::subscription::{
-    DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
+    DeliveryPolicy, MissedMessages, NewSubscription, Outstanding, Start, Subscription, SubscriptionId,
+    SubscriptionStatus,
 };
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::topic::{Removal, Topic, TopicContents, TopicId, TopicSettings, TopicStatus};
 
 /// The recorded calls, and how it answers.
 #[derive(Debug, Default)]
@@ -237,9 +240,11 @@ with_the_rest! {
             Ok(subscriptions.iter().map(|subscription| (*subscription, settings.clone())).collect())
         }
     }
-    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription;
+    fn subscribe_with(topic: &TopicName, group: &GroupName, new: &NewSubscription) -> Subscription;
+    fn head(topic: TopicId) -> Option<Head>;
     fn publish(topic: &TopicName, messages: &[NewMessage]) -> Vec<Published>;
     fn cron_last(job: &str, first: Timestamp) -> Timestamp;
+    fn cron_describe(job: &CronDescription) -> ();
     fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published>;
 }
 
@@ -261,8 +266,10 @@ with_the_rest! {
     }
     fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
+    fn delete_topic(topic: &TopicName, removal: Removal) -> TopicContents;
+    fn purge_topic(topic: &TopicName, removal: Removal) -> TopicContents;
     fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding>;
-    fn pause(topic: &TopicName, group: &GroupName) -> ();
+    fn pause(topic: &TopicName, group: &GroupName, reason: Option<&str>) -> ();
     fn resume(topic: &TopicName, group: &GroupName) -> ();
     fn cancel(topic: &TopicName, group: &GroupName) -> ();
     fn remove(topic: &TopicName, group: &GroupName) -> ();
@@ -274,8 +281,21 @@ with_the_rest! {
     fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted>;
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck>;
     fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter>;
+    fn message_states(topic: &TopicName, offset: Offset) -> Vec<(GroupName, MessageState)>;
+    fn act_on_message(topic: &TopicName, group: &GroupName, offset: Offset, act: &MessageAct, force: bool) -> ();
+    fn count_dead_letters(selection: &DeadLetterSelection) -> Redriven;
+    fn replace_dead_letter(
+        subscription: SubscriptionId,
+        id: uuid::Uuid,
+        message: &NewMessage,
+        all_groups: bool
+    ) -> Published;
     fn redrive(selection: &DeadLetterSelection) -> Redriven;
+    fn cron_jobs() -> Vec<CronStatus>;
     fn purge(selection: &DeadLetterSelection) -> u64;
+    fn scheduled(topic: &TopicName, limit: u32) -> Vec<Scheduled>;
+    fn cancel_scheduled(topic: &TopicName, message_id: Uuid) -> bool;
+    fn reschedule(topic: &TopicName, message_id: Uuid, to: Reschedule) -> bool;
     fn audit(limit: u32) -> Vec<AuditEntry>;
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack>;
     fn doctor() -> Vec<Finding>;
@@ -297,7 +317,10 @@ with_the_rest! {
     fn clean(topic: TopicId, messages_max: u32) -> CleanStep;
     fn keep_partitions(topic: TopicId) -> PartitionStep;
     fn clean_subscriptions(older_than: Duration) -> SubscriptionStep;
+    fn clean_entries(retention: &EntryRetention) -> EntryStep;
+    fn clean_processes(older_than: Duration) -> u64;
     fn probe() -> ();
+    fn survey(groups_max: u32) -> Survey;
     fn jobs() -> Vec<JobStatus>;
     fn job_ran(run: &JobRun) -> ();
 }

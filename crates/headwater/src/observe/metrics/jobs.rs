@@ -10,6 +10,7 @@ const RUNS: &str = "headwater_job_runs_total";
 const FAILURES: &str = "headwater_job_failures_total";
 const ROWS: &str = "headwater_job_rows_total";
 const SECONDS: &str = "headwater_job_seconds";
+const LAST_SECONDS: &str = "headwater_job_last_seconds";
 const BACKLOG: &str = "headwater_job_backlog";
 const BEHIND: &str = "headwater_cleanup_behind";
 const ELECTED: &str = "headwater_maintenance_elected";
@@ -30,6 +31,7 @@ struct Series {
     failures: Counter,
     rows: Counter,
     seconds: Histogram,
+    last_seconds: Gauge,
     backlog: Gauge,
 }
 
@@ -43,6 +45,7 @@ impl Default for JobMetrics {
                 failures: metrics::counter!(FAILURES, &label),
                 rows: metrics::counter!(ROWS, &label),
                 seconds: metrics::histogram!(SECONDS, &label),
+                last_seconds: metrics::gauge!(LAST_SECONDS, &label),
                 backlog: metrics::gauge!(BACKLOG, &label),
             }
         };
@@ -64,6 +67,7 @@ impl JobMetrics {
         series.failures.increment(u64::from(run.error.is_some()));
         series.rows.increment(run.rows);
         series.seconds.record(run.duration.as_secs_f64());
+        series.last_seconds.set(run.duration.as_secs_f64());
         // Exact up to 2^53 rows.
         series.backlog.set(run.backlog as f64);
     }
@@ -75,9 +79,14 @@ impl JobMetrics {
         std::mem::replace(&mut *shown, behind) != behind
     }
 
-    /// Shows whether this process is elected for maintenance.
+    /// Shows whether this process is elected for maintenance. The figures of an earlier term no longer apply: another
+    /// process exports them now, and a stale value would raise alerts.
     pub(crate) fn set_elected(&self, elected: bool) {
         self.elected.set(f64::from(u8::from(elected)));
+        if !elected {
+            let of_jobs = self.jobs.iter().flat_map(|(_, series)| [&series.last_seconds, &series.backlog]);
+            of_jobs.chain([&self.behind]).for_each(|gauge| gauge.set(f64::NAN));
+        }
     }
 }
 
@@ -91,6 +100,7 @@ fn describe() {
     }
     metrics::describe_histogram!(SECONDS, Unit::Seconds, "Time of a run of a maintenance job");
     for (name, text) in [
+        (LAST_SECONDS, "Time of the last run of a maintenance job"),
         (BACKLOG, "Rows a maintenance job left for its next run"),
         (BEHIND, "1 while cleanup is slower than publishing"),
         (ELECTED, "1 while this process is elected for maintenance"),

@@ -9,6 +9,9 @@ use metrics::{
 
 use super::*;
 
+mod documents;
+mod survey;
+
 /// An exporter that keeps everything.
 #[derive(Default)]
 struct Remembered {
@@ -124,6 +127,22 @@ fn exporter_sees_every_series_with_labels_and_description() {
     assert_eq!(exporter.value("headwater_lag{topic=orders,group=email}"), 40.0);
     assert_eq!(exporter.value("headwater_handle_seconds{topic=orders,group=email}"), 0.25);
     assert_eq!(exporter.described.lock().unwrap().len(), COUNTERS.len() + HISTOGRAMS.len() + 2);
+}
+
+#[test]
+fn refused_publishes_are_counted_by_kind() {
+    let exporter = Remembered::default();
+    let (topic, _) = names();
+    let metrics = with_local_recorder(&exporter, || {
+        let metrics = TopicMetrics::new(&topic, WINDOW_DEFAULT);
+        metrics.failed(3, &Error::no_subscriptions("orders"));
+        metrics.failed(2, &Error::no_subscriptions("orders"));
+        metrics.failed(1, &Error::payload_too_large("orders", 2, 1));
+        metrics
+    });
+    let count = |kind| exporter.value(&format!("headwater_publish_errors_total{{topic=orders,kind={kind}}}"));
+    assert_eq!((count("NoSubscriptions"), count("PayloadTooLarge")), (5.0, 1.0));
+    assert_eq!(metrics.health("producer").totals.publish_errors, 6);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::case::{Case, Scene, failed, group, owner};
 use super::life::{MOMENT, counted, groups_of, lively};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::ErrorKind;
-use crate::subscription::Start;
+use crate::subscription::{NewSubscription, Start};
 use crate::topic::TopicSettings;
 
 /// A worker that is silent for this long loses its backfill.
@@ -141,7 +141,7 @@ pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
     let (scene, late) = late_joiner(case, 20).await;
     assert_eq!(shown(&late).await.rate_max, BackfillLimits::default().rate_max);
     scene.store.cancel_backfill(&scene.topic, &group("late")).await.unwrap();
-    let limits = BackfillLimits { messages_max: 7, rate_max: 1_234 };
+    let limits = BackfillLimits::bounded(7).rate(1_234);
     let begun = scene.store.backfill(&scene.topic, &group("late"), &limits).await.unwrap();
     assert_eq!((begun.first.0, begun.last.0, begun.total, begun.rate_max), (14, 20, 7, 1_234));
     let mut done = (0, 0);
@@ -154,6 +154,43 @@ pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
         let has_late = groups_of(&record).0.contains(&"late");
         assert_eq!(has_late, record.offset.0 >= 14, "{record:?}");
     }
+}
+
+/// A new group brings the limits of its backfill: how many messages, how fast, in which batches; or none at all. It
+/// gets all messages in any case.
+pub async fn a_new_group_limits_its_backfill(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.publish(20).await;
+    scene.track_all().await;
+    let join = async |name: &str, backfill: BackfillLimits| {
+        let new = NewSubscription { backfill, ..NewSubscription::default() };
+        let subscription = scene.store.subscribe_with(&scene.topic, &group(name), &new).await.unwrap();
+        Scene { subscription, ..scene.clone() }
+    };
+    let limits = BackfillLimits::bounded(7).rate(1_234).batch(3).target_latency(Duration::from_millis(15));
+    let bounded = join("bounded", limits).await;
+    let shown_of = shown(&bounded).await;
+    assert_eq!((shown_of.first.0, shown_of.last.0, shown_of.rate_max), (14, 20, 1_234));
+    assert_eq!((shown_of.batch_max, shown_of.target_latency), (Some(3), Some(Duration::from_millis(15))));
+    let mut steps = Vec::new();
+    while let Some(step) = step(&bounded, "w", 100).await {
+        steps.push(step.processed);
+    }
+    assert_eq!(steps, [3, 3, 1], "no batch is larger than its limit");
+    let unlimited = join("unlimited", BackfillLimits::unlimited()).await;
+    let shown_of = shown(&unlimited).await;
+    assert_eq!((shown_of.first.0, shown_of.total, shown_of.batch_max), (1, 20, None));
+    assert_eq!(step(&unlimited, "w", 100).await.expect("it has work").processed, 20);
+    let none = join("none", BackfillLimits::none()).await;
+    let backfills = scene.store.backfills().await.unwrap();
+    assert!(backfills.iter().all(|backfill| backfill.group != group("none")), "{backfills:?}");
+    assert_eq!(step(&none, "w", 100).await, None);
+    for record in scene.records().await {
+        let (required, ..) = groups_of(&record);
+        assert_eq!(required.contains(&"bounded"), record.offset.0 >= 14, "{record:?}");
+        assert!(required.contains(&"unlimited") && !required.contains(&"none"), "{record:?}");
+    }
+    assert_eq!(none.drain("a").await.len(), 20, "delivery does not depend on it");
 }
 
 /// The end is fixed at the start: later messages have the group in their record anyway, and the backfill does not

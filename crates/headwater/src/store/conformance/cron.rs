@@ -8,6 +8,7 @@ use super::case::{Case, failed, payloads_of, topic};
 use super::wake::{arm, woken};
 use crate::error::ErrorKind;
 use crate::message::NewMessage;
+use crate::store::{CronDescription, CronStatus};
 
 fn tick(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("within range")
@@ -161,4 +162,45 @@ pub async fn strange_jobs_and_ticks_are_harmless(case: &Case) {
     assert_eq!(last, tick(1) + Duration::from_millis(1));
     assert_eq!(scene.store.cron_fire(job, fine, &scene.topic, &message("x")).await.unwrap(), None);
     assert_eq!(scene.status().await.floor.0, 0);
+}
+
+/// Jobs are listed by name with what the last process that started them gave and their last tick; a job that no process
+/// described too.
+pub async fn jobs_are_listed_as_last_described(case: &Case) {
+    let scene = case.queue().await;
+    let store = &scene.store;
+    let described = |expression: &str, zone: &str, to: &str| CronDescription {
+        job: "nightly".into(),
+        expression: expression.into(),
+        time_zone: zone.into(),
+        topic: topic(to),
+    };
+    store.cron_describe(&described("* * * * *", "UTC", "orders")).await.unwrap();
+    assert_eq!(store.cron_jobs().await.unwrap(), [], "a job begins with its ticks");
+    store.cron_last("nightly", tick(0)).await.unwrap();
+    store.cron_last("bare", tick(5)).await.unwrap();
+    store.cron_describe(&described("0 2 * * *", "UTC", "reports")).await.unwrap();
+    case.advance(Duration::from_secs(60));
+    let newest = described("0 3 * * *", "Europe/Berlin", "orders");
+    store.cron_describe(&newest).await.unwrap();
+    store.cron_fire("nightly", tick(60), &scene.topic, &message("x")).await.unwrap();
+    let expected = [
+        CronStatus { job: "bare".into(), description: None, started_at: None, last_tick: tick(5) },
+        CronStatus {
+            job: "nightly".into(),
+            description: Some(newest),
+            started_at: Some(case.now()),
+            last_tick: tick(60),
+        },
+    ];
+    let whole_ms = |at: Timestamp| Timestamp::from_millisecond(at.as_millisecond()).unwrap();
+    let mut listed = store.cron_jobs().await.unwrap();
+    let mut expected = expected.to_vec();
+    for job in listed.iter_mut().chain(&mut expected) {
+        job.started_at = job.started_at.map(whole_ms);
+    }
+    assert_eq!(listed, expected);
+    let bad = CronDescription { expression: String::new(), ..described("x", "UTC", "orders") };
+    failed(store.cron_describe(&bad).await, ErrorKind::InvalidInput);
+    scene.drain("a").await;
 }

@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{Detected, Signal};
-use crate::subscription::{MissedMessages, Start, SubscriptionState};
+use crate::subscription::{DeliveryPolicy, MissedMessages, NewSubscription, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings};
 
 fn named(scene: &Scene) -> (TopicName, GroupName) {
@@ -49,6 +49,34 @@ pub async fn every_topic_has_its_own_timeout(case: &Case) {
     }
     case.advance(MOMENT * 4);
     assert_eq!(soon.detect().await.died, [named(&late)]);
+}
+
+/// A group may have a timeout of its own: it dies by that, and the others of its topic by the topic's.
+pub async fn a_group_has_its_own_timeout(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let policy = DeliveryPolicy {
+        heartbeat_interval: Some(INTERVAL * 2),
+        heartbeat_timeout: Some(TIMEOUT * 2),
+        ..DeliveryPolicy::default()
+    };
+    let new = NewSubscription { policy, ..NewSubscription::default() };
+    let subscription = scene.store.subscribe_with(&scene.topic, &group("patient"), &new).await.unwrap();
+    let patient = Scene { subscription, ..scene.clone() };
+    for scene in [&scene, &patient] {
+        scene.heartbeat("a").await;
+    }
+    scene.detect().await;
+    case.advance(TIMEOUT + MOMENT);
+    assert_eq!(scene.detect().await.died, [named(&scene)]);
+    assert_eq!(patient.status().await.heartbeat_timeout, TIMEOUT * 2);
+    case.advance(TIMEOUT - MOMENT);
+    assert_eq!(
+        scene.detect().await.near_timeout,
+        [named(&patient)],
+        "silent for so long, but not for longer"
+    );
+    case.advance(MOMENT);
+    assert_eq!(scene.detect().await.died, [named(&patient)]);
 }
 
 /// After a time without detection every group appears silent: silent groups become suspected first, and die only if

@@ -51,6 +51,20 @@ impl Effects {
         unreachable!("{} hands out no transaction", self.store.engine())
     }
 
+    /// Inserts the effect `$1`, in the SQL of the engine.
+    pub(super) fn insert_sql(&self) -> String {
+        let sql = "INSERT INTO {effect} (payload) VALUES ($1)";
+        #[cfg(feature = "postgres")]
+        if let Some(postgres) = self.store.as_postgres() {
+            return postgres_sql(postgres, sql);
+        }
+        #[cfg(feature = "sqlite")]
+        if self.store.as_sqlite().is_some() {
+            return sqlite_sql(sql);
+        }
+        unreachable!("{} hands out no transaction", self.store.engine())
+    }
+
     async fn execute(&self, sql: &str) {
         #[cfg(feature = "postgres")]
         if let Some(postgres) = self.store.as_postgres() {
@@ -141,11 +155,12 @@ fn sqlite_work(
     let guard = HandlerGuard::apart(&scene.subscription);
     crate::store::sqlite::TransactionWork {
         handler_name: handler.to_owned(),
+        member: "one".into(),
         lease: lease.id(),
         run: HandlerRun::new(&guard, messages.clone().into(), &lease, &policy),
-        handler: Box::new(move |connection, message| {
+        handler: Box::new(move |open, message| {
             let insert = sqlite_sql("INSERT INTO {effect} (payload) VALUES (?1)");
-            connection.execute(&insert, [text(&message[0])]).expect("the effect is written");
+            open.connection().execute(&insert, [text(&message[0])]).expect("the effect is written");
             Ok(say(&message[0]))
         }),
         decide: Box::new(move |said| settlement(&lease, of_each(&messages, said))),

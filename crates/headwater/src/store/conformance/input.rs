@@ -182,17 +182,18 @@ pub async fn bounds_hold_on_every_engine(case: &Case) {
         ("invalid messages_max: must be above zero", store.clean(topic_id, 0).await.map(drop)),
         ("invalid messages_max: must be above zero", store.step_backfill(&owner("a"), 0).await.map(drop)),
         (
-            "invalid backfill limits: messages_max and rate_max must be above zero",
+            "invalid backfill messages_max: must be above zero",
             store.backfill(&scene.topic, &name, &no_backfill).await.map(drop),
         ),
         (
-            "invalid backfill limits: messages_max and rate_max must be above zero",
+            "invalid backfill rate_max: must be above zero",
             store.backfill(&scene.topic, &name, &no_rate).await.map(drop),
         ),
         ("invalid topics: a waiter waits for at least one", store.arm(&[]).await.map(drop)),
         ("invalid term: must be above zero", store.elect(&owner("a"), nothing).await.map(drop)),
         ("invalid term: longer than 366 days", store.elect(&owner("a"), for_ever).await.map(drop)),
         ("invalid older_than: longer than 100 years", store.clean_subscriptions(for_ever).await.map(drop)),
+        ("invalid older_than: longer than 100 years", store.clean_processes(for_ever).await.map(drop)),
         ("invalid older_than: longer than 100 years", store.stuck(&scene.topic, for_ever).await.map(drop)),
         (
             "invalid older_than: longer than 100 years",

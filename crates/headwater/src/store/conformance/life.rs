@@ -57,7 +57,7 @@ impl Scene {
 
     /// Pauses the group, which must be possible.
     pub(super) async fn pause(&self) {
-        self.store.pause(&self.topic, &self.subscription.group).await.expect("the group is paused");
+        self.store.pause(&self.topic, &self.subscription.group, None).await.expect("the group is paused");
     }
 
     /// Resumes the group, which must be possible.

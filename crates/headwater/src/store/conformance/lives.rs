@@ -31,6 +31,7 @@ macro_rules! conformance_life_cases {
                 only_the_allowed_transitions_exist,
                 only_a_dead_group_is_resurrected,
                 a_pause_stops_hand_outs_and_loses_nothing,
+                a_pause_keeps_its_reason_until_it_ends,
                 a_claim_names_inactive_subscriptions,
                 a_paused_group_still_counts,
                 what_was_started_is_settled_under_pause_and_death,
@@ -75,6 +76,7 @@ macro_rules! conformance_life_cases {
             [
                 a_silent_group_dies_when_detection_runs,
                 every_topic_has_its_own_timeout,
+                a_group_has_its_own_timeout,
                 no_group_dies_at_the_first_detection_after_a_pause,
                 a_group_without_heartbeats_never_dies,
                 detecting_twice_changes_nothing_twice,
@@ -143,6 +145,7 @@ macro_rules! conformance_life_cases {
                 a_dead_groups_backfill_cannot_be_resumed,
                 a_silent_worker_loses_its_backfill,
                 a_bounded_backfill_covers_the_last_ones,
+                a_new_group_limits_its_backfill,
                 the_end_is_fixed_when_it_starts,
                 nothing_is_counted_twice,
                 a_restart_continues_at_the_checkpoint,
@@ -168,6 +171,35 @@ macro_rules! conformance_life_cases {
                 every_change_is_audited_once,
                 the_audit_is_append_only,
                 a_seek_among_claims_replays_everything,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            message,
+            [
+                a_message_shows_its_state_in_every_group,
+                a_skipped_message_is_done_and_its_neighbours_stay,
+                a_message_is_buried_by_hand,
+                a_waiting_retry_is_handed_out_at_once,
+                a_leased_message_changes_only_by_force,
+                skipping_releases_the_followers_of_a_key,
+                a_message_ahead_in_a_lane_is_skipped,
+                a_skipped_message_completes_its_record,
+                acts_need_a_group_that_exists,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            removal,
+            [
+                a_deleted_topic_is_gone_with_everything,
+                a_publish_to_a_deleted_topic_is_refused_or_in_a_new_one,
+                a_served_topic_is_removed_only_by_force,
+                a_purged_topic_keeps_its_groups,
+                a_purge_leaves_what_is_published_during_it,
+                a_deletion_wakes_a_waiter,
+                publishers_racing_deletions_leave_no_message_behind,
+                rows_left_by_a_crash_are_removed_by_maintenance,
             ]
         );
         $crate::conformance_group!(
@@ -229,6 +261,27 @@ macro_rules! conformance_life_cases {
                 a_clock_that_stays_back_removes_nothing_unread,
                 unread_messages_age_as_maintenance_runs,
                 a_change_of_semantics_changes_which_groups_count,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            survey,
+            [
+                missing_and_failing_maintenance_is_reported,
+                a_group_past_its_timeout_is_silent_until_it_is_dead,
+                a_group_with_lag_and_no_process_is_unserved,
+                a_group_that_was_never_served_is_reported,
+                many_recent_dead_letters_are_reported,
+                unread_messages_near_their_removal_are_reported,
+                a_topic_without_subscriptions_is_reported,
+                settings_that_cannot_work_together_are_reported,
+                a_bounded_backfill_reports_what_it_left_out,
+                a_stalled_backfill_is_reported,
+                a_survey_has_the_figures_of_every_group,
+                a_survey_is_bounded,
+                a_survey_of_nothing_has_the_time,
+                a_survey_has_what_cleanup_may_remove,
+                a_survey_counts_contradictory_records,
             ]
         );
         $crate::conformance_group!($make, retention_model, [random_lives_keep_every_rule_of_retention,]);

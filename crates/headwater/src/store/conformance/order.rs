@@ -221,6 +221,7 @@ pub async fn a_lane_limits_its_parked_messages(case: &Case) {
     let messages: Vec<_> = (1..=count).map(|n| keyed("k", &n.to_string())).collect();
     scene.publish_all(&messages).await;
     let mut consumer = LaneConsumer::new("w");
+    scene.heartbeat("w").await;
     assert_eq!(consume(&scene, &mut consumer, 100, &[("1", 1_000)]).await, ["1"]);
     let status = scene.status().await;
     assert!(status.waiting >= limit, "{} waiting", status.waiting);

@@ -398,3 +398,25 @@ pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
     assert!(matches!(scene.heartbeat("a").await, Signal::Resurrected(_)));
     assert!(scene.store.elect(&owner("a"), TIMEOUT).await.unwrap());
 }
+
+/// A transaction that was prepared and not ended is reported after five minutes, with its name.
+pub async fn a_prepared_transaction_left_behind_is_reported(case: &Case) {
+    let scene = case.queue().await;
+    let left = Session::open(case).await;
+    left.begin().await;
+    left.publish(1).await;
+    left.prepare_transaction().await;
+    let reported = async || {
+        let postgres = scene.store.as_postgres().expect("the engine is PostgreSQL");
+        let found = postgres.attention().await.expect("transactions are examined");
+        // Other cases prepare transactions of their own in this database.
+        found
+            .iter()
+            .any(|finding| finding.check == "prepared_transaction" && finding.problem.contains(left.gid()))
+    };
+    assert!(!reported().await, "it may be ended yet");
+    case.advance(Duration::from_secs(301));
+    assert!(reported().await);
+    left.rollback_prepared().await;
+    assert!(!reported().await);
+}

@@ -52,6 +52,7 @@ macro_rules! conformance_postgres_cases {
                 a_dropped_partition_counts_what_was_missed,
                 a_locked_table_is_left_for_later,
                 a_detector_that_waits_and_is_killed_leaves_nothing,
+                a_prepared_transaction_left_behind_is_reported,
             ]
         );
     };

@@ -301,3 +301,99 @@ pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
     let never = scene.dead_letter_selection().buried_before(first);
     assert_eq!(scene.store.dead_letters(&never, 10).await.unwrap(), []);
 }
+
+/// The count of a selection is what a redrive of it does, and changes nothing.
+pub async fn dead_letters_are_counted_as_a_redrive_finds_them(case: &Case) {
+    let scene = case.queue().await;
+    scene
+        .publish_all(&[NewMessage::new("1").key("a"), NewMessage::new("2"), NewMessage::new("3").key("a")])
+        .await;
+    bury_all(&scene, "x").await;
+    case.harness().remove_message(2).await;
+    let count = async |selection: &DeadLetterSelection| {
+        let counted = scene.store.count_dead_letters(selection).await.unwrap();
+        (counted.redriven, counted.gone)
+    };
+    let all = scene.dead_letter_selection();
+    assert_eq!(count(&all).await, (2, 1));
+    assert_eq!(count(&all.clone().key("a").error_contains("x")).await, (2, 0));
+    assert_eq!(count(&all.clone().key("b")).await, (0, 0));
+    assert_eq!(count(&all.clone().at_most(1)).await, (1, 1));
+    assert_eq!(scene.dead_letters().await.len(), 3, "counting changes nothing");
+    assert_eq!(redrive(&scene, &all).await, (2, 1));
+    assert_eq!(count(&all).await, (0, 1));
+    // The removed message is no damage.
+    scene.store.purge(&all).await.unwrap();
+}
+
+/// A limited selection is redriven, purged and listed oldest first, up to its limit, over several steps; dead letters
+/// without a message are passed over.
+pub async fn a_limited_selection_takes_the_oldest(case: &Case) {
+    let scene = case.queue().await;
+    let step = usize::try_from(DEAD_LETTERS_PER_STEP).unwrap();
+    let count = step * 2 + 10;
+    scene.publish(count).await;
+    bury_all(&scene, "x").await;
+    case.harness().remove_message(1).await;
+    let all = scene.dead_letter_selection();
+    let most = u32::try_from(step).unwrap() + 5;
+    assert_eq!(redrive(&scene, &all.clone().at_most(most)).await, (u64::from(most), 1));
+    let first = |count: usize| (2..2 + i64::try_from(count).unwrap()).collect::<Vec<_>>();
+    let mut offsets = spanned(&scene.claim("a", 10_000).await);
+    offsets.sort_unstable();
+    assert_eq!(offsets, first(step + 5));
+    assert_eq!(scene.store.dead_letters(&all.clone().at_most(2), 10).await.unwrap().len(), 2);
+    assert_eq!(scene.store.purge(&all.clone().at_most(3)).await.unwrap(), 3, "the one without a message too");
+    let left = scene.dead_letters().await;
+    assert_eq!((left.len(), left[0].offset.0), (count - step - 5 - 3, i64::try_from(step).unwrap() + 9));
+    assert_eq!(redrive(&scene, &all.at_most(0)).await, (0, 0));
+}
+
+/// An edited copy is published and its dead letter deleted, once however often it is tried. Other groups of the topic
+/// must be accepted, because they get the copy too.
+pub async fn an_edited_copy_replaces_its_dead_letter(case: &Case) {
+    let scene = case.pub_sub().await;
+    scene
+        .publish_all(&[NewMessage::new("bad").key("k").header("h", "v"), NewMessage::new("later").key("k")])
+        .await;
+    bury_all(&scene, "no").await;
+    let letter = scene.dead_letters().await.remove(0);
+    let copy = NewMessage { payload: "good".into(), ..letter.to_message() };
+    let (id, of) = (letter.dead_letter_id, scene.subscription.subscription_id);
+    let other = case.open().await;
+    let (here, there) = tokio::join!(
+        scene.store.replace_dead_letter(of, id, &copy, false),
+        other.replace_dead_letter(of, id, &copy, false)
+    );
+    let (published, refused) = if here.is_ok() { (here, there) } else { (there, here) };
+    assert_eq!(published.unwrap().offset.map(|offset| offset.0), Some(3));
+    failed(refused, ErrorKind::InvalidInput);
+    assert_eq!(scene.dead_letters().await.len(), 1, "the other one stays");
+    let got = scene.drain("a").await;
+    assert_eq!(payloads_of(&got), ["good"]);
+    assert_eq!((got[0].key.as_deref(), got[0].headers.get("h").map(String::as_str)), (Some("k"), Some("v")));
+    assert_ne!(got[0].message_id, letter.message_id, "it is a message of its own");
+    let entry = scene.store.audit(1).await.unwrap().remove(0);
+    let detail: serde_json::Value = serde_json::from_str(&entry.detail).unwrap();
+    let expected = serde_json::json!({
+        "dead_letter": id, "from": 1, "offset": 3, "message_id": got[0].message_id
+    });
+    assert_eq!((entry.act.as_str(), detail), ("replace_dead_letter", expected));
+
+    let audit = scene.subscribe("audit", Start::Now).await;
+    let letter = scene.dead_letters().await.remove(0);
+    let replace = |all| scene.store.replace_dead_letter(of, letter.dead_letter_id, &copy, all);
+    let refused = failed(replace(false).await, ErrorKind::InvalidInput).to_string();
+    assert!(refused.contains("audit") && refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(scene.dead_letters().await, std::slice::from_ref(&letter));
+    let large = NewMessage::new(vec![0; 2_000_000]);
+    let refused = scene.store.replace_dead_letter(of, letter.dead_letter_id, &large, true).await;
+    failed(refused, ErrorKind::PayloadTooLarge);
+    assert_eq!(
+        scene.dead_letters().await,
+        std::slice::from_ref(&letter),
+        "what a publish refuses keeps the dead letter"
+    );
+    replace(true).await.unwrap();
+    assert_eq!((scene.drain("a").await.len(), audit.drain("a").await.len()), (1, 1));
+}

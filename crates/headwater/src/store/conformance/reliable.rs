@@ -1,5 +1,5 @@
-//! The list of cases about what builds on claims and settlements: several processes, handling in the store's
-//! transaction, dead letters, ticks of cron jobs; and about steps of the clock during all of that.
+//! The list of cases about what builds on claims and settlements: restarts, several processes, handling in the store's
+//! transaction, outbox, inbox, dead letters, ticks of cron jobs, scheduled messages, reading without a group; and about steps of the clock during all of that.
 
 /// Makes one test of every case about exactly-once effects, dead letters and ticks. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]
@@ -14,6 +14,19 @@ macro_rules! conformance_reliable_cases {
                 what_a_killed_process_published_is_stored,
                 a_killed_consumers_lease_is_reassigned,
                 what_killed_processes_handled_has_its_effect_once,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            restart,
+            [
+                a_restart_keeps_everything,
+                a_reader_started_after_the_writes_gets_them_at_once,
+                a_lease_may_be_settled_through_another_store,
+                two_stores_see_each_others_work,
+                counters_continue_after_restarts,
+                a_drained_topic_continues_after_a_restart,
+                a_closed_store_refuses_every_call,
             ]
         );
         $crate::conformance_group!(
@@ -34,6 +47,81 @@ macro_rules! conformance_reliable_cases {
         );
         $crate::conformance_group!(
             $make,
+            outbox,
+            [
+                insert_returning_id,
+                claim_if_new,
+                sweep_batch,
+                mark_published,
+                mark_failed,
+                reschedule,
+                recover_stuck,
+                sweep_of_hundreds,
+                concurrent_sweeps,
+                only_its_claimer_marks_an_entry,
+                an_entry_without_an_attempt_left_is_parked,
+                an_entry_that_kills_its_relay_ends,
+                a_requeued_entry_is_new_and_has_no_dead_letter,
+                entries_of_a_key_are_swept_one_after_another,
+                entries_outside_their_rules_are_refused,
+                errors_are_kept_to_their_limit,
+                an_entry_exists_with_its_transaction_or_never,
+                a_transaction_of_another_store_is_refused,
+                published_entries_are_removed_after_their_retention,
+                entries_are_listed_by_what_is_asked_for,
+                a_step_of_the_clock_moves_claims_and_back_offs,
+                a_new_entry_wakes_a_waiter,
+                workers_share_no_entry_and_leave_none,
+                plain_sql_does_the_same,
+                plain_sql_keeps_the_rules_of_the_outbox,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            inbox,
+            [
+                first_insert,
+                duplicate,
+                same_message_different_handlers,
+                edge_cases,
+                duplicates_on_the_embedded_engine,
+                duplicates_on_postgresql,
+                an_entry_exists_with_its_effect_or_never,
+                a_pair_of_an_open_transaction_is_waited_for,
+                handlers_of_topics_use_the_same_entries,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            bridge,
+            [
+                a_position_moves_only_from_where_it_is,
+                a_position_moves_with_its_effects_or_never,
+                one_process_moves_a_position,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            dead_letter,
+            [
+                insert,
+                long_values,
+                nulls,
+                values_outside_their_limits_are_refused,
+                those_of_a_group_are_among_all,
+                a_redrive_goes_by_the_source,
+                a_command_without_a_topic_is_not_redriven,
+                a_deleted_dead_letter_takes_its_entry_with_it,
+                parking_happens_with_its_transaction_or_never,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            relay,
+            [relays_are_added_listed_and_removed, relays_outside_their_rules_are_refused]
+        );
+        $crate::conformance_group!(
+            $make,
             redrive,
             [
                 a_redriven_message_is_delivered_as_new,
@@ -47,6 +135,32 @@ macro_rules! conformance_reliable_cases {
                 redriven_messages_go_to_their_own_lanes,
                 a_redrive_wakes_a_waiter,
                 a_selection_outside_its_limits_is_refused,
+                dead_letters_are_counted_as_a_redrive_finds_them,
+                a_limited_selection_takes_the_oldest,
+                an_edited_copy_replaces_its_dead_letter,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            schedule,
+            [
+                scheduled_messages_are_listed_by_their_time,
+                a_cancelled_message_is_never_delivered,
+                a_moved_message_is_delivered_at_its_new_time,
+                a_delivered_message_is_neither_cancelled_nor_moved,
+                a_message_is_cancelled_or_delivered_and_never_both,
+                a_cancelled_message_frees_its_dedup_key,
+                a_delay_counts_by_the_databases_clock,
+                changes_of_scheduled_messages_are_audited,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            head,
+            [
+                the_head_follows_publishes_without_a_group,
+                what_the_head_covers_can_be_fetched,
+                an_unknown_topic_has_no_head,
             ]
         );
         $crate::conformance_group!(
@@ -76,6 +190,7 @@ macro_rules! conformance_reliable_cases {
                 an_unknown_topic_is_created_by_a_tick,
                 a_tick_publishes_as_a_publish_does,
                 strange_jobs_and_ticks_are_harmless,
+                jobs_are_listed_as_last_described,
             ]
         );
     };

@@ -148,7 +148,7 @@ pub async fn a_closed_store_refuses_every_call(case: &Case) {
     failed(store.advance_heads().await, closed);
     failed(store.arm(&[scene.subscription.topic.topic_id]).await, closed);
     failed(store.publish(&scene.topic, &[]).await, closed);
-    failed(store.pause(&scene.topic, &group("workers")).await, closed);
+    failed(store.pause(&scene.topic, &group("workers"), None).await, closed);
     failed(store.keep_partitions(scene.subscription.topic.topic_id).await, closed);
     let error = failed(store.doctor().await, closed);
     assert!(error.to_string().starts_with("store closed: "), "{error}");

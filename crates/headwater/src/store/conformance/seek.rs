@@ -13,7 +13,7 @@ use crate::limits::SAFETY_POLL;
 use crate::message::{NewMessage, Offset};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{AuditEntry, ForceCompleted, Moved, Signal, Stuck};
-use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState};
+use crate::subscription::{DeliveryPolicy, MissedMessages, NewSubscription, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 use std::collections::HashMap;
 
@@ -275,6 +275,8 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
         max_attempts: Some(2),
         backoff_initial: Some(Duration::from_millis(20)),
         backoff_max: Some(Duration::from_millis(30)),
+        heartbeat_interval: Some(Duration::from_secs(11)),
+        heartbeat_timeout: Some(Duration::from_secs(22)),
     };
     scene.store.set_policy(&scene.topic, &name, &own).await.unwrap();
     assert_eq!(scene.store.policy(&scene.topic, &name).await.unwrap(), own);
@@ -287,6 +289,13 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
     assert_eq!((settings.lease, settings.max_attempts), (Duration::from_secs(7), 2));
     assert_eq!(settings.backoff_initial, Duration::from_millis(20));
     assert_eq!(settings.backoff_max, Duration::from_millis(30));
+    assert_eq!(settings.heartbeat_interval, Duration::from_secs(11));
+    assert_eq!(scene.status().await.heartbeat_timeout, Duration::from_secs(22));
+    assert_eq!(
+        scene.topic_status().await.heartbeat_timeout,
+        Duration::from_secs(22),
+        "the shortest of its groups"
+    );
     let others = other.subscribe("other", Start::Beginning).await.subscription.topic.settings;
     assert_eq!((others.lease, others.max_attempts), (Duration::from_secs(300), 5));
     scene.publish(1).await;
@@ -315,11 +324,20 @@ pub async fn bad_policies_are_refused(case: &Case) {
         ("max_attempts", DeliveryPolicy { max_attempts: Some(1_001), ..good }),
         ("backoff_initial", DeliveryPolicy { backoff_initial: Some(too_long), ..good }),
         ("backoff_max", DeliveryPolicy { backoff_max: Some(too_long), ..good }),
+        ("heartbeat_interval", DeliveryPolicy { heartbeat_interval: Some(Duration::from_millis(1)), ..good }),
+        ("heartbeat_timeout", DeliveryPolicy { heartbeat_timeout: Some(Duration::from_millis(150)), ..good }),
     ] {
-        let answer = scene.store.set_policy(&scene.topic, &group("workers"), &bad).await;
-        let error = failed(answer, ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(field), "{field} is not named: {error}");
+        let new = NewSubscription { policy: bad, ..NewSubscription::default() };
+        let answers = [
+            scene.store.set_policy(&scene.topic, &group("workers"), &bad).await,
+            scene.store.subscribe_with(&scene.topic, &group("new"), &new).await.map(drop),
+        ];
+        for answer in answers {
+            let error = failed(answer, ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(field), "{field} is not named: {error}");
+        }
     }
+    assert_eq!(scene.store.subscriptions(&scene.topic).await.unwrap().len(), 1, "no group was made");
     assert_eq!(scene.store.policy(&scene.topic, &group("workers")).await.unwrap(), good);
 }
 
@@ -370,14 +388,14 @@ pub async fn every_change_is_audited_once(case: &Case) {
 /// Every act with the keys of its detail, which are the same on both engines.
 const ACTS_AND_KEYS: [&str; 15] = [
     "alter_topic: max_attempts",
-    "set_policy: backoff_initial_ms backoff_max_ms lease_ms max_attempts",
+    "set_policy: backoff_initial_ms backoff_max_ms heartbeat_interval_ms heartbeat_timeout_ms lease_ms max_attempts",
     "release_lease: first last owner token",
     "redrive: gone redriven",
     "purge: purged",
     "pause: from leases_lost to",
     "resume: from leases_lost to",
     "seek: from leases_lost replayed skipped to",
-    "backfill: first last messages_max rate_max",
+    "backfill: batch_max first last messages_max rate_max target_latency_ms",
     "cancel_backfill: checkpoint",
     "resume_backfill: checkpoint",
     "force_complete: groups older_than_ms until",

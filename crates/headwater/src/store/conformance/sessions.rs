@@ -19,7 +19,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) async fn open(case: &Case) -> Self {
         let parsed = StoreUrl::parse(&case.harness().url(), None).expect("the harness has a valid URL");
-        let StoreUrl::Postgres { url, namespace } = parsed else { panic!("not a PostgreSQL URL") };
+        let StoreUrl::Postgres { url, namespace, .. } = parsed else { panic!("not a PostgreSQL URL") };
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
         let gid = format!("{namespace}-{}", uuid::Uuid::now_v7());
@@ -63,6 +63,11 @@ impl Session {
     pub(super) async fn publish_number(&self, topic: &str, number: i64) -> i64 {
         let sql = format!("SELECT {}.publish($1, to_jsonb($2::bigint), key => 'k')", self.schema);
         self.client.query_one(&sql, &[&topic, &number]).await.expect("published").get(0)
+    }
+
+    /// The name of its prepared transaction.
+    pub(super) fn gid(&self) -> &str {
+        &self.gid
     }
 
     pub(super) async fn prepare_transaction(&self) {

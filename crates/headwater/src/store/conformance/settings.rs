@@ -109,7 +109,8 @@ pub async fn settings_are_kept_in_whole_milliseconds(case: &Case) {
     assert_eq!(store.alter_topic(&topic("odd"), &odd).await.unwrap(), created);
 }
 
-/// The audit entry lists what changed, from which value to which, as it is stored: the same on both engines.
+/// The audit entry lists what changed, from which value to which, as it is stored: the same on both engines. An alteration
+/// that changes nothing has none.
 pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
     let store = case.open().await;
     let detail = async || -> serde_json::Value {
@@ -128,7 +129,7 @@ pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
             changed.map(|(from, to)| (to.0, serde_json::json!({ "from": from.1, "to": to.1 }))).collect();
         assert_eq!(detail().await, expected, "{what}");
         store.alter_topic(&name, &settings).await.unwrap();
-        assert_eq!(detail().await, serde_json::json!({}), "{what}, the second time");
+        assert_eq!(store.audit(100).await.unwrap().len(), index + 1, "{what}, the second time");
     }
     let name = topic("in full");
     store.create_topic(&name, &TopicSettings::pub_sub()).await.unwrap();

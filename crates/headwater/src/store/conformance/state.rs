@@ -8,12 +8,14 @@ use super::life::{TIMEOUT, counted, lively};
 use super::wake::arm;
 use crate::backfill::BackfillLimits;
 use crate::error::{ErrorKind, Result};
-use crate::limits::SAFETY_POLL;
+use crate::limits::{REASON_BYTES_MAX, SAFETY_POLL};
 use crate::message::{NewMessage, Offset};
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{Signal, Store};
-use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, SubscriptionState, Transition};
+use crate::subscription::{
+    DeliveryPolicy, HealthIssue, Start, SubscriptionId, SubscriptionState, Transition,
+};
 use crate::topic::{Partition, Semantics, Storage, TopicSettings, Tracking};
 
 /// The transitions an operator makes.
@@ -26,12 +28,42 @@ async fn change(
     transition: Transition,
 ) -> Result<()> {
     match transition {
-        Transition::Pause => store.pause(topic, group).await,
+        Transition::Pause => store.pause(topic, group, None).await,
         Transition::Resume => store.resume(topic, group).await,
         Transition::Cancel => store.cancel(topic, group).await,
         // The detector and `resurrect` make these; no other call names them.
         Transition::Die | Transition::Resurrect => unreachable!("{transition:?} is not made by operators"),
     }
+}
+
+/// The reason of a pause is in the status while it lasts, and in the audit.
+pub async fn a_pause_keeps_its_reason_until_it_ends(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let (store, topic, workers) = (&scene.store, &scene.topic, group("workers"));
+    let reason = "the mail server is down: \"ü\"";
+    store.pause(topic, &workers, Some(reason)).await.unwrap();
+    let paused = scene.status().await;
+    assert_eq!(paused.state_reason.as_deref(), Some(reason));
+    assert!(paused.health_issues(case.now()).contains(&HealthIssue::Paused));
+    let error = failed(store.pause(topic, &workers, Some("another")).await, ErrorKind::InvalidTransition);
+    assert!(error.to_string().contains("is paused"), "{error}");
+    assert_eq!(scene.status().await.state_reason.as_deref(), Some(reason), "the first one stays");
+    let entry = store.audit(1).await.unwrap().remove(0);
+    let detail: serde_json::Value = serde_json::from_str(&entry.detail).unwrap();
+    assert_eq!((entry.act.as_str(), detail["reason"].as_str()), ("pause", Some(reason)));
+    scene.resume().await;
+    assert_eq!(scene.status().await.state_reason, None);
+    scene.pause().await;
+    let paused = scene.status().await;
+    assert_eq!((paused.state_reason.as_deref(), paused.health_issues(case.now())), (None, vec![]));
+    scene.resume().await;
+    for bad in ["", "  ", "a\0b", &"x".repeat(REASON_BYTES_MAX + 1)] {
+        let error = failed(store.pause(topic, &workers, Some(bad)).await, ErrorKind::InvalidInput);
+        assert!(error.to_string().starts_with("invalid reason: "), "{error}");
+    }
+    store.pause(topic, &workers, Some(&"x".repeat(REASON_BYTES_MAX))).await.unwrap();
+    scene.cancel().await;
+    assert_eq!(scene.status().await.state_reason, None);
 }
 
 /// Every transition is tried from every state: an allowed one leads to its target, any other is refused and changes
@@ -405,7 +437,7 @@ pub async fn a_refused_state_is_worded_alike(case: &Case) {
     assert_eq!(said(store.resume_backfill(topic, name).await), dead);
     scene.cancel().await;
     let alive = "active or paused or dead";
-    assert_eq!(said(store.pause(topic, name).await), state("cancelled", "pause", "active"));
+    assert_eq!(said(store.pause(topic, name, None).await), state("cancelled", "pause", "active"));
     assert_eq!(said(store.cancel(topic, name).await), state("cancelled", "cancel", alive));
     assert_eq!(said(store.resurrect(topic, name, None).await), state("cancelled", "resurrect", "dead"));
     assert_eq!(said(store.seek(topic, name, Start::Now, false).await), state("cancelled", "seek", alive));

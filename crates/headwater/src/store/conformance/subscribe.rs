@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::case::{Case, Scene, failed, group, offsets_of, payloads_of, topic};
 use crate::error::ErrorKind;
 use crate::message::{NewMessage, Offset};
-use crate::subscription::{Start, SubscriptionStatus};
+use crate::subscription::{DeliveryPolicy, GroupOrder, NewSubscription, Start, SubscriptionStatus};
 use crate::topic::{Ordering, TopicSettings};
 
 /// What a group with this start gets of five messages, one a second.
@@ -284,4 +284,67 @@ pub async fn an_unknown_topic_cannot_be_subscribed_to(case: &Case) {
     failed(store.subscriptions(&nowhere).await, ErrorKind::NoSuchTopic);
     failed(store.topic(&nowhere).await, ErrorKind::NoSuchTopic);
     assert_eq!(store.topics().await.unwrap(), []);
+}
+
+/// Each group has the order it first subscribed with, whatever its topic's is; an existing one keeps it.
+pub async fn a_group_has_its_own_order(case: &Case) {
+    let ordered = TopicSettings { ordering: Ordering::Key, lanes: 8, ..TopicSettings::pub_sub() };
+    for (name, settings, as_topic) in [("free", TopicSettings::pub_sub(), 0), ("ordered", ordered, 8)] {
+        let scene = Scene::new(case.open().await, name, settings.clone()).await;
+        let subscribe = async |name: &str, order: GroupOrder| {
+            let new = NewSubscription { order, ..NewSubscription::default() };
+            let subscription = scene.store.subscribe_with(&scene.topic, &group(name), &new).await.unwrap();
+            Scene { subscription, ..scene.clone() }
+        };
+        let four = GroupOrder::ByKey { lanes: Some(4) };
+        for (name, order, lanes) in [
+            ("as-topic", GroupOrder::AsTopic, as_topic),
+            ("none", GroupOrder::Unordered, 0),
+            ("by-key", GroupOrder::ByKey { lanes: None }, settings.lanes),
+            ("four", four, 4),
+        ] {
+            let new = subscribe(name, order).await;
+            assert_eq!(new.subscription.lanes, lanes, "{name}");
+            assert_eq!(new.subscription.topic.settings, settings, "{name}: nothing else differs");
+            let other = if order == four { GroupOrder::Unordered } else { four };
+            assert_eq!(subscribe(name, other).await.subscription, new.subscription, "{name} keeps its order");
+        }
+        scene.publish_all(&[NewMessage::new("1").key("a")]).await;
+        for (name, ordered) in [("none", false), ("four", true)] {
+            let lease = subscribe(name, GroupOrder::AsTopic).await.claim("a", 1).await.remove(0);
+            assert_eq!(lease.lane.is_some(), ordered, "{name}: {lease:?}");
+        }
+    }
+}
+
+/// A group's delivery policy is stored when it first subscribes, and read by the claim; an existing one keeps its own.
+pub async fn a_new_group_brings_its_policy(case: &Case) {
+    let scene = case.pub_sub().await;
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let policy = DeliveryPolicy {
+        lease: seconds(9),
+        max_attempts: Some(2),
+        backoff_initial: seconds(3),
+        backoff_max: seconds(5),
+        heartbeat_interval: seconds(2),
+        heartbeat_timeout: seconds(7),
+    };
+    let new = NewSubscription { policy, ..NewSubscription::default() };
+    let subscription = scene.store.subscribe_with(&scene.topic, &group("own"), &new).await.unwrap();
+    let settings = policy.apply_to(&scene.subscription.topic.settings);
+    assert_eq!(subscription.topic.settings, settings);
+    let own = Scene { subscription, ..scene.clone() };
+    assert_eq!(own.subscribe("own", Start::Now).await.subscription, own.subscription, "as it is read back");
+    let other = NewSubscription { policy: DeliveryPolicy { max_attempts: Some(7), ..policy }, ..new };
+    let again = scene.store.subscribe_with(&scene.topic, &group("own"), &other).await.unwrap();
+    assert_eq!(again, own.subscription, "an existing group keeps its policy");
+    assert_eq!(scene.store.policy(&scene.topic, &group("own")).await.unwrap(), policy);
+    scene.publish(1).await;
+    for attempt in 1..=2 {
+        let lease = own.claim_one(&format!("dies-{attempt}"), 1).await;
+        assert_eq!((lease.attempt, lease.deadline), (attempt, Some(case.now() + Duration::from_secs(9))));
+        case.advance(Duration::from_secs(9) + Duration::from_millis(1));
+    }
+    own.claim_nothing("next", 1).await;
+    assert_eq!(own.dead_letters().await.len(), 1, "buried after two attempts");
 }

@@ -8,9 +8,10 @@ use uuid::Uuid;
 
 use super::case::{Case, DEADLINE, pause};
 use super::effects::{Effects, Say, assert_lost, done, give_up_half_way, handle};
-use crate::limits::INBOX_RETENTION;
+use crate::limits::{INBOX_RETENTION, OUTBOX_RETENTION};
 use crate::message::{NewMessage, Offset};
 use crate::settle::Verdict;
+use crate::store::{EntryRetention, EntryStep};
 
 /// Effect and ack are both committed.
 pub async fn effect_and_ack_commit_together(case: &Case) {
@@ -181,10 +182,12 @@ pub async fn maintenance_forgets_old_inbox_entries(case: &Case) {
     scene.publish_all(std::slice::from_ref(&again)).await;
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();
+    let retention = EntryRetention { inbox: INBOX_RETENTION, outbox: OUTBOX_RETENTION };
+    let clean = async || scene.store.clean_entries(&retention).await.unwrap();
     case.advance(INBOX_RETENTION - Duration::from_millis(1));
-    assert_eq!(scene.store.advance_heads().await.unwrap().inbox_forgotten, 0);
+    assert_eq!(clean().await.inbox, 0);
     case.advance_ms(1);
-    assert_eq!(scene.store.advance_heads().await.unwrap().inbox_forgotten, 1);
+    assert_eq!(clean().await, EntryStep { inbox: 1, outbox: 0, more: false });
     scene.publish_all(&[again]).await;
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();

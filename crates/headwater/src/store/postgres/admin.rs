@@ -3,21 +3,24 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::{
-    PostgresStore, audit, dead_letter, doctor, migrate, outstanding, policy, seek, settle, state, status,
-    topic,
+    PostgresStore, Replica, audit, cron, dead_letter, doctor, message, migrate, outstanding, policy,
+    schedule, seek, settle, state, status, topic,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::lease::LeaseToken;
-use crate::message::Offset;
+use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName};
-use crate::store::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+use crate::scheduled::{Reschedule, Scheduled};
+use crate::store::{Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck};
 use crate::subscription::{
-    DeliveryPolicy, Outstanding, Start, SubscriptionId, SubscriptionStatus, Transition,
+    DeliveryPolicy, MessageAct, MessageState, Outstanding, Start, SubscriptionId, SubscriptionStatus,
+    Transition,
 };
-use crate::topic::{Topic, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
 
 #[async_trait]
 impl Admin for PostgresStore {
@@ -33,6 +36,14 @@ impl Admin for PostgresStore {
         topic::alter(self, name, settings).await
     }
 
+    async fn delete_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        topic::delete::delete(self, topic, removal).await
+    }
+
+    async fn purge_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        topic::delete::purge(self, topic, removal).await
+    }
+
     async fn topic(&self, name: &TopicName) -> Result<Topic> {
         topic::get(self, name).await
     }
@@ -45,8 +56,8 @@ impl Admin for PostgresStore {
         outstanding::list(self, subscription, limit).await
     }
 
-    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        state::set(self, topic, group, Transition::Pause).await
+    async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()> {
+        state::pause(self, topic, group, reason).await
     }
 
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
@@ -86,6 +97,25 @@ impl Admin for PostgresStore {
         settle::release_by_hand(self, token).await
     }
 
+    async fn message_states(
+        &self,
+        topic: &TopicName,
+        offset: Offset,
+    ) -> Result<Vec<(GroupName, MessageState)>> {
+        message::states(self, topic, offset).await
+    }
+
+    async fn act_on_message(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        offset: Offset,
+        act: &MessageAct,
+        force: bool,
+    ) -> Result<()> {
+        message::act(self, topic, group, offset, act, force).await
+    }
+
     async fn force_complete(
         &self,
         topic: &TopicName,
@@ -103,12 +133,42 @@ impl Admin for PostgresStore {
         dead_letter::list(self, selection, limit).await
     }
 
+    async fn count_dead_letters(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        dead_letter::count_of(self, selection).await
+    }
+
+    async fn replace_dead_letter(
+        &self,
+        subscription: SubscriptionId,
+        id: Uuid,
+        message: &NewMessage,
+        all_groups: bool,
+    ) -> Result<Published> {
+        dead_letter::replace(self, subscription, id, message, all_groups).await
+    }
+
     async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
         dead_letter::redrive(self, selection).await
     }
 
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         dead_letter::purge(self, selection).await
+    }
+
+    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+        schedule::list(self, topic, limit).await
+    }
+
+    async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
+        schedule::cancel(self, topic, message_id).await
+    }
+
+    async fn reschedule(&self, topic: &TopicName, message_id: Uuid, to: Reschedule) -> Result<bool> {
+        schedule::reschedule(self, topic, message_id, to).await
+    }
+
+    async fn cron_jobs(&self) -> Result<Vec<CronStatus>> {
+        cron::list(self).await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
@@ -134,6 +194,7 @@ impl Admin for PostgresStore {
         self.prover.stop();
         self.vacuums.stop(self).await;
         self.connections.close();
+        self.replica.iter().for_each(Replica::close);
         self.hub.wake_all();
         Ok(())
     }

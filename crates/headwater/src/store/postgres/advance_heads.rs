@@ -2,10 +2,10 @@
 
 use super::PostgresStore;
 use super::clock::{self, On};
-use super::time::{count, millis};
+use super::time::count;
 use super::vacuum::vacuum;
 use crate::error::Result;
-use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION};
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
 use crate::store::Maintained;
 use crate::topic::TopicId;
 
@@ -28,20 +28,11 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
     store.promotion.note(&rest);
     let rest = rest?;
     store.promotion.ended();
-    let inbox = store
-        .connections
-        .query(
-            "maintaining the inbox",
-            &store.statements.maintenance_forget_inbox,
-            &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &store.clock.injected()],
-        )
-        .await?;
     let done = Maintained {
         promoted: count(&rest[0], "promoted")?,
         late,
         gaps_closed,
         dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
-        inbox_forgotten: count(&inbox[0], "forgotten")?,
     };
     // Small tables in which every batch replaces rows: claims are fast as long as the tables stay small.
     vacuum(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;

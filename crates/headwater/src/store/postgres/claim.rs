@@ -8,7 +8,9 @@ use super::PostgresStore;
 use super::clock::{self, On};
 use super::time::{millis, stored};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit, Want};
+use crate::lease::{
+    ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit, UsedUp, Want,
+};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::Owner;
@@ -63,7 +65,9 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
         take(row, &request.owner, &mut claimed)?;
     }
     for row in rows.iter().filter(|row| row.get::<_, &str>("kind") == "used_up") {
-        bury_if_ours(store, &request.owner, row).await?;
+        if bury_if_ours(store, &request.owner, row).await? {
+            claimed.used_up.push(used_up_of(row, row.get("attempt")));
+        }
         claimed.recheck_after = Some(Duration::from_millis(1));
     }
     for lease in &claimed.leases {
@@ -74,6 +78,7 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
             Some(epoch) => Epoch(epoch),
             None => begin_epoch(store).await?,
         };
+        store.replica.iter().for_each(|replica| replica.follow(claimed.epoch));
     }
     Ok(claimed)
 }
@@ -123,9 +128,9 @@ impl Limits {
     }
 }
 
-/// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it. The
-/// leases of lanes overlap, and only the stable hash shows to which lane a message belongs.
-async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result<()> {
+/// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it, which
+/// is returned. The leases of lanes overlap, and only the stable hash shows to which lane a message belongs.
+async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result<bool> {
     let (range, token) = (range_of(row), LeaseToken(row.get("token")));
     let subscription_id: i32 = row.get("subscription_id");
     let id = LeaseId { token, subscription_id: SubscriptionId(subscription_id), owner: owner.clone() };
@@ -143,7 +148,17 @@ async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result
         Settlement::ack_all(&id)
     };
     // Lost only if this took longer than the lease: then the next claim does the same.
-    store.settle(&[settlement]).await.map(drop)
+    let settled = store.settle(&[settlement]).await?.remove(0).is_ok();
+    Ok(ours && settled)
+}
+
+fn used_up_of(row: &Row, attempts: i32) -> UsedUp {
+    UsedUp {
+        subscription_id: SubscriptionId(row.get("subscription_id")),
+        offset: Offset(row.get("first_offset")),
+        attempts: u32::try_from(attempts).expect("attempts count up from 1"),
+        error: row.get("detail"),
+    }
 }
 
 fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
@@ -162,13 +177,10 @@ fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
                 "lease expired, reassigning"
             );
         }
-        "buried" | "used_up" => {
-            let names: Vec<&str> = row.get("names");
-            tracing::warn!(
-                topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("detail"),
-                "message buried, every attempt ended with a lost owner"
-            );
-        }
+        // The row has the number of the attempt that would have followed.
+        "buried" => claimed.used_up.push(used_up_of(row, row.get::<_, i32>("attempt") - 1)),
+        // Settled below, and only then buried.
+        "used_up" => {}
         _ => {
             let recheck_ms: Option<i64> = row.get("recheck_ms");
             let recheck = recheck_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));

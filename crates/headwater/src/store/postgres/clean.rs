@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::advance_heads::{advance, batch};
 use super::detect::name_of;
-use super::log;
 use super::time::{count, millis, stored};
 use super::vacuum::vacuum_aside;
+use super::{log, topic};
 use crate::error::Result;
-use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
+use crate::limits::ENTRIES_FORGET_MAX;
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::maintenance::warn_missed;
-use crate::store::{CleanStep, SubscriptionStep};
+use crate::store::{CleanStep, EntryRetention, EntryStep, SubscriptionStep};
 use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
@@ -80,31 +81,44 @@ pub(super) async fn clean_subscriptions(
     elapse(store).await?;
     let now = store.clock.injected();
     let mut step = SubscriptionStep::default();
+    // A crash between two steps of the deletion of a topic leaves such rows.
+    topic::delete::empty_deleted(store).await?;
     let mut after = 0;
     while let Some(done) = clean_subscription(store, after, older_than, &mut step).await? {
         after = done;
     }
     // Each step is a transaction of its own; the last one deletes fewer than its limit.
-    let most = u64::from(INBOX_FORGET_MAX.unsigned_abs());
+    let most = u64::from(ENTRIES_FORGET_MAX.unsigned_abs());
     loop {
         let old = store
             .connections
-            .query("forgetting", &store.statements.clean_forget, &[&INBOX_FORGET_MAX, &now])
+            .query("forgetting", &store.statements.clean_forget, &[&ENTRIES_FORGET_MAX, &now])
             .await?;
-        let inbox = store
-            .connections
-            .query(
-                "removing inbox entries",
-                &store.statements.maintenance_forget_inbox,
-                &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &now],
-            )
-            .await?;
-        let (old, inbox) = (count(&old[0], "forgotten")?, count(&inbox[0], "forgotten")?);
-        step.forgotten += old + inbox;
-        if old < most && inbox < most {
+        let old = count(&old[0], "forgotten")?;
+        step.forgotten += old;
+        if old < most {
             return Ok(step);
         }
     }
+}
+
+pub(super) async fn clean_entries(store: &PostgresStore, retention: &EntryRetention) -> Result<EntryStep> {
+    let now = store.clock.injected();
+    let forget = async |doing: &str, statement: &str, retention: Duration| {
+        let params: [&(dyn ToSql + Sync); 3] = [&millis_of(retention), &ENTRIES_FORGET_MAX, &now];
+        count(&store.connections.query(doing, statement, &params).await?[0], "forgotten")
+    };
+    let statements = &store.statements;
+    let inbox = forget("removing inbox entries", &statements.inbox_forget, retention.inbox).await?;
+    let outbox = forget("removing outbox entries", &statements.outbox_forget, retention.outbox).await?;
+    // Sweeps and marks leave dead rows at the beginning of the indexes in which the next sweep begins.
+    vacuum_aside(store, &["inbox", "outbox_entry"], 20_000).await;
+    Ok(EntryStep { inbox, outbox, more: inbox.max(outbox) >= u64::from(ENTRIES_FORGET_MAX.unsigned_abs()) })
+}
+
+/// At most a hundred years: the caller has checked it.
+fn millis_of(retention: Duration) -> i64 {
+    i64::try_from(retention.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Cleans the next subscription past its time, in a transaction of its own. Returns which one.

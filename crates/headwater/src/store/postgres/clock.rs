@@ -111,6 +111,12 @@ pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'
     Ok(Expected(store))
 }
 
+/// The server's time by the last reading; by this machine's clock before the first.
+pub(super) fn estimated(store: &PostgresStore) -> Timestamp {
+    let read = || Expected(store).now();
+    store.clock.injected().or_else(read).unwrap_or_else(Timestamp::now)
+}
+
 /// Reads the clock, and moves deadlines if it stepped.
 pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
     for _ in 0..READS_MAX {

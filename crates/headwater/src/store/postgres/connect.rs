@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+    Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    Timeouts,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -18,7 +19,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row};
 
 use super::hosts::Hosts;
-use super::{fault, tls};
+use super::{fault, rights, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_thread::LeaseThread;
 use crate::namespace::Namespace;
@@ -39,6 +40,7 @@ pub(super) struct Connections {
     /// A handler holds its connection for as long as it runs: claims and acks must not queue behind it.
     transactions: Pool,
     statement_timeout: Duration,
+    namespace: Namespace,
     hosts: Hosts,
 }
 
@@ -57,7 +59,7 @@ pub struct PoolState {
 
 impl Connections {
     pub(super) fn new(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Self> {
-        let hosts = Hosts::new(url, namespace, options.statement_timeout)?;
+        let hosts = Hosts::new(url, namespace, options)?;
         Ok(Connections {
             work: pool(hosts.clone(), &hosts, options.connections_max)?,
             leases: {
@@ -66,12 +68,17 @@ impl Connections {
             },
             transactions: pool(hosts.clone(), &hosts, options.connections_max)?,
             statement_timeout: options.statement_timeout,
+            namespace: namespace.clone(),
             hosts,
         })
     }
 
     pub(super) async fn get(&self) -> Result<Object> {
-        self.work.get().await.map_err(fault::translate_pool)
+        self.work.get().await.map_err(|error| self.not_connected(error))
+    }
+
+    fn not_connected(&self, error: PoolError) -> Error {
+        fault::translate_pool(self.hosts.address(), error)
     }
 
     /// The TLS connector for cancel requests.
@@ -91,7 +98,7 @@ impl Connections {
 
     /// A connection for a transaction that a handler will hold.
     pub(super) async fn get_for_transaction(&self) -> Result<Object> {
-        self.transactions.get().await.map_err(fault::translate_pool)
+        self.transactions.get().await.map_err(|error| self.not_connected(error))
     }
 
     /// Runs one statement on the work pool.
@@ -118,7 +125,7 @@ impl Connections {
 
     /// A connection of the pool for leases.
     pub(super) async fn get_for_leases(&self) -> Result<Object> {
-        self.leases.get().await.map_err(fault::translate_pool)
+        self.leases.get().await.map_err(|error| self.not_connected(error))
     }
 
     /// Runs one statement on the pool for leases.
@@ -155,7 +162,7 @@ impl Connections {
         let late = || Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"));
         let client = tokio::time::timeout(limit, self.leases.get()).await.map_err(|_| late())?;
         let left = limit.saturating_sub(started.elapsed()).min(self.answer_timeout());
-        let asked = Asked::for_leases(client.map_err(fault::translate_pool)?);
+        let asked = Asked::for_leases(client.map_err(|error| self.not_connected(error))?);
         self.query_within(left, asked, doing, sql, params, false).await
     }
 
@@ -205,7 +212,17 @@ impl Connections {
         // Without an answer the connection is in an unknown state.
         asked.closes = answer.is_err();
         match answer {
-            Ok(result) => result.inspect_err(|error| self.hosts.heed(error, made_at)),
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => {
+                self.hosts.heed(&error, made_at);
+                if !rights::are_missing(&error) {
+                    return Err(error);
+                }
+                // Not reused: the caller may be cancelled before the answer.
+                asked.closes = true;
+                let client = asked.connection.as_ref().expect("only drop takes it");
+                Err(rights::explain(client, &self.namespace, sql, error).await)
+            }
             Err(_) => {
                 if limit >= self.answer_timeout() {
                     // A working server would have ended the statement by its own timeout: all connections to this one hang.

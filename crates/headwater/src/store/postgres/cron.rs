@@ -1,6 +1,7 @@
 //! Cron: each tick of a cron job is fired once, by the first process that reaches it.
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
@@ -10,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
-use crate::store::Admin;
+use crate::store::{Admin, CronDescription, CronStatus};
 use crate::topic::{TopicId, TopicSettings};
 
 pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> Result<Timestamp> {
@@ -19,6 +20,37 @@ pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> 
     let params: [&(dyn ToSql + Sync); 2] = [&job, &whole_ms(first)];
     let rows = store.connections.query(&doing, &store.statements.cron_last, &params).await?;
     stored(&rows[0], "last_tick")
+}
+
+pub(super) async fn describe(store: &PostgresStore, job: &CronDescription) -> Result<()> {
+    let CronDescription { job, expression, time_zone, topic } = job;
+    let params: [&(dyn ToSql + Sync); 5] =
+        [job, expression, time_zone, &topic.as_str(), &store.clock.injected()];
+    let doing = format!("describing job {job}");
+    store.connections.query(&doing, &store.statements.cron_describe, &params).await.map(drop)
+}
+
+pub(super) async fn list(store: &PostgresStore) -> Result<Vec<CronStatus>> {
+    let rows = store.connections.query("listing cron jobs", &store.statements.cron_list, &[]).await?;
+    rows.iter().map(status_of).collect()
+}
+
+fn status_of(row: &Row) -> Result<CronStatus> {
+    let job: String = stored(row, "job")?;
+    let topic: Option<String> = stored(row, "topic")?;
+    let description = match (stored(row, "expression")?, stored(row, "time_zone")?, topic) {
+        (Some(expression), Some(time_zone), Some(topic)) => {
+            let topic = TopicName::new(topic)?;
+            Some(CronDescription { job: job.clone(), expression, time_zone, topic })
+        }
+        _ => None,
+    };
+    Ok(CronStatus {
+        job,
+        description,
+        started_at: stored(row, "started_at")?,
+        last_tick: stored(row, "last_tick")?,
+    })
 }
 
 pub(super) async fn fire(

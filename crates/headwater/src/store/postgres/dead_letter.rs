@@ -8,11 +8,12 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::log::headers_of;
+use super::publish::Columns;
 use super::time::{count, holdable, stored};
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven, no_such, refused_copy, shorten};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
-use crate::message::{Offset, lane_of};
+use crate::message::{NewMessage, Offset, Published, lane_of};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
@@ -22,12 +23,60 @@ pub(super) async fn list(
     limit: u32,
 ) -> Result<Vec<DeadLetter>> {
     let times = Times::of(selection);
-    let limit = i64::from(limit);
+    let limit = i64::from(selection.at_most.map_or(limit, |most| most.min(limit)));
     let mut params = selected(selection, &times);
     params.push(&limit);
     let rows =
         store.connections.query("listing dead letters", &store.statements.dead_letter_list, &params).await?;
     rows.iter().map(dead_letter_of).collect()
+}
+
+pub(super) async fn count_of(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<Redriven> {
+    let times = Times::of(selection);
+    let at_most = selection.at_most.map(i64::from);
+    let mut params = selected(selection, &times);
+    params.push(&at_most);
+    let rows = store
+        .connections
+        .query("counting dead letters", &store.statements.dead_letter_count, &params)
+        .await?;
+    Ok(Redriven { redriven: count(&rows[0], "redriven")?, gone: count(&rows[0], "gone")? })
+}
+
+pub(super) async fn replace(
+    store: &PostgresStore,
+    subscription: SubscriptionId,
+    id: Uuid,
+    message: &NewMessage,
+    all_groups: bool,
+) -> Result<Published> {
+    let columns = Columns::of(std::slice::from_ref(message), store.clock.injected(), true);
+    let params: [&(dyn ToSql + Sync); 12] = [
+        &subscription.0,
+        &id,
+        &all_groups,
+        &columns.message_ids[0],
+        &columns.payloads[0],
+        &message.key,
+        &message.message_type,
+        &message.content_type,
+        &message.headers_json(),
+        &message.correlation_id,
+        &store.actor,
+        &columns.now,
+    ];
+    let doing = format!("replacing dead letter {id}");
+    let rows = store.connections.commit(&doing, &store.statements.dead_letter_replace, &params).await?;
+    let row = &rows[0];
+    if stored::<_, Option<Vec<Option<i64>>>>(row, "offsets")?.is_none() {
+        let others: Option<Vec<String>> = stored(row, "others")?;
+        return Err(match others.filter(|others| !others.is_empty()) {
+            Some(others) => refused_copy(stored(row, "topic")?, &others),
+            None => no_such(id),
+        });
+    }
+    store.hub.wake(TopicId(stored(row, "topic_id")?));
+    Ok(columns.published(row).remove(0))
 }
 
 /// Page by page, each in a transaction of its own: locks are held briefly, however many dead letters there are.
@@ -42,7 +91,7 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
     let mut done = Redriven::default();
     let mut pages = Pages::new(store, selection);
     loop {
-        let page = pages.next().await?;
+        let page = pages.next(|letter| letter.there).await?;
         let there: Vec<&RedriveRow> = page.iter().filter(|letter| letter.there).collect();
         let ids: Vec<Uuid> = there.iter().map(|letter| letter.id).collect();
         let lane = |letter: &&RedriveRow| {
@@ -80,7 +129,7 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
     let mut purged: u64 = 0;
     let mut pages = Pages::new(store, selection);
     loop {
-        let page = pages.next().await?;
+        let page = pages.next(|_| true).await?;
         let ids: Vec<Uuid> = page.iter().map(|letter| letter.id).collect();
         let before = purged.cast_signed();
         let params: [&(dyn ToSql + Sync); 6] = [
@@ -127,14 +176,18 @@ struct Pages<'a> {
     started: Option<Timestamp>,
     /// Whether the page just read is the last one: its transaction also writes the audit entry.
     is_last: bool,
+    /// How many more are part of the selection, if that is limited.
+    left: Option<u32>,
 }
 
 impl<'a> Pages<'a> {
     fn new(store: &'a PostgresStore, selection: &'a DeadLetterSelection) -> Self {
-        Pages { store, selection, after: None, started: store.clock.injected(), is_last: false }
+        let (started, left) = (store.clock.injected(), selection.at_most);
+        Pages { store, selection, after: None, started, is_last: false, left }
     }
 
-    async fn next(&mut self) -> Result<Vec<RedriveRow>> {
+    /// The next page. If the selection is limited, it ends with the last row that `counts` towards the limit.
+    async fn next(&mut self, counts: impl Fn(&RedriveRow) -> bool) -> Result<Vec<RedriveRow>> {
         let times = Times::of(self.selection);
         let after = self.after.as_ref();
         let (buried_at, offset, id) = (
@@ -164,7 +217,9 @@ impl<'a> Pages<'a> {
                 there: stored(row, "there")?,
             })
         };
-        rows.iter().map(letter).collect()
+        let mut page: Vec<RedriveRow> = rows.iter().map(letter).collect::<Result<_>>()?;
+        self.is_last |= shorten(&mut page, &mut self.left, counts);
+        Ok(page)
     }
 }
 

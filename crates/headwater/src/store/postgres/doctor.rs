@@ -1,9 +1,12 @@
 //! Checking the invariants of a namespace.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
-use super::time::stored;
+use super::time::{millis, stored};
 use crate::error::Result;
 use crate::store::Finding;
 
@@ -12,6 +15,10 @@ const REMEDIES: &[(&str, &str)] = &[
     ("outstanding_overlap", "stop the group's consumers, delete one of the two rows in outstanding"),
     ("outstanding_beyond_cursor", "stop the group's consumers, set the cursor's next_offset above the range"),
     ("outstanding_orphan", "delete the rows of that subscription in outstanding"),
+    (
+        "parked_entry",
+        "requeue the entry with `headwater outbox requeue`, or delete the dead letter with `headwater parked delete`",
+    ),
     ("lease_too_long", "set due_at of that token to now; the clock may have been wrong when it was leased"),
     (
         "epoch_changed",
@@ -78,9 +85,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "rows_past_partitions",
         "nothing if it was one burst: retention removes them row by row; else run maintenance, or larger partitions",
     ),
-    ("backfill_abandoned", "run `headwater maintain`: another worker continues from its checkpoint"),
-    ("backfill_failed", "fix what the error names, then resume the backfill"),
-    ("job_failing", "fix what the error names; the job is retried automatically"),
+    ("process_log", "restore the rows of that process in process and process_event from a backup"),
     ("public_rights", "run `headwater migrate` as the owner of the schema: it revokes them"),
     (
         "foreign_rights",
@@ -92,8 +97,14 @@ const REMEDIES: &[(&str, &str)] = &[
         "synchronous_commit_weak",
         "ALTER ROLE … RESET synchronous_commit (or ALTER DATABASE, or the server's), or accept it",
     ),
-    ("job_overdue", "make sure that a process with maintenance runs, or run `headwater maintain`"),
+    (
+        "prepared_transaction",
+        "end it: COMMIT PREPARED or ROLLBACK PREPARED with its name, as the transaction manager decided",
+    ),
 ];
+
+/// After how long a prepared transaction counts as left behind.
+const PREPARED_MAX: Duration = Duration::from_secs(300);
 
 pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     let now = store.clock.injected();
@@ -111,6 +122,15 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
 }
 
 impl PostgresStore {
+    /// What an operator should act on that only this engine has: transactions left open. See
+    /// [`Headwater::attention`](crate::Headwater::attention).
+    pub(crate) async fn attention(&self) -> Result<Vec<Finding>> {
+        let parameters: [&(dyn ToSql + Sync); 2] = [&self.clock.injected(), &millis(PREPARED_MAX)];
+        let sql = &self.statements.doctor_attention;
+        let rows = self.connections.query("examining transactions", sql, &parameters).await?;
+        rows.iter().map(finding).collect()
+    }
+
     /// Settings of the server under which less survives a crash than is promised. They are not defects of the store, and so not
     /// findings of [`Admin::doctor`](crate::store::Admin::doctor).
     pub async fn durability(&self) -> Result<Vec<Finding>> {

@@ -2,6 +2,7 @@
 
 use deadpool_postgres::TimeoutType;
 
+use super::address::Address;
 use crate::error::{Error, ErrorKind, is_retryable};
 
 /// Translates a driver error; `doing` names the operation and its object.
@@ -9,15 +10,21 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
     let Some(database) = error.as_db_error() else {
         let kind =
             if error.is_closed() || is_io(&error) { ErrorKind::Unavailable } else { ErrorKind::Database };
+        let causes = causes_of(&error);
         let message = match kind {
-            ErrorKind::Unavailable => format!("database unavailable while {doing}: {error}"),
-            _ => format!("database driver failed while {doing}: {error}"),
+            ErrorKind::Unavailable => format!("database unavailable while {doing}: {causes}"),
+            _ => format!("database driver failed while {doing}: {causes}{}", remedy_for(&causes)),
         };
         return Error::with_source(kind, message, error);
     };
     let said = database.message();
+    let deleted = is_deleted_sequence(database.code().code(), said);
     let kind = if is_moved_partition(database.code().code(), database.table(), database.constraint()) {
         ErrorKind::Busy
+    } else if deleted {
+        // Publishing takes an offset; other statements only read the last one, and find no topic when they are repeated.
+        let publishes = doing.starts_with("publishing") || doing.starts_with("firing");
+        if publishes { ErrorKind::NoSuchTopic } else { ErrorKind::Busy }
     } else if database.code().code() == "XX000" && said == "cannot assign TransactionIds during recovery" {
         // A standby, where a function reads its transaction's id before it writes. The server never localizes this text.
         ErrorKind::ReadOnly
@@ -25,6 +32,9 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         kind_of_code(database.code().code())
     };
     let message = match kind {
+        ErrorKind::NoSuchTopic if deleted => {
+            format!("no such topic while {doing}: it was deleted at this moment; nothing was written")
+        }
         ErrorKind::NoSuchTopic => {
             return Error::no_such_topic(said.strip_prefix("no such topic: ").unwrap_or(said));
         }
@@ -35,6 +45,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         ErrorKind::InvalidInput
         | ErrorKind::PayloadTooLarge
         | ErrorKind::NoSuchSubscription
+        | ErrorKind::NoSuchProcess
         | ErrorKind::InvalidTransition
         | ErrorKind::Conflict => said.to_owned(),
         ErrorKind::SchemaOutdated => {
@@ -51,6 +62,39 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         _ => format!("database error while {doing}: {said} ({})", database.code().code()),
     };
     Error::with_source(kind, message, error)
+}
+
+/// The driver's error with all its causes: it names only the step that failed, and the cause is what a person needs.
+fn causes_of(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some causes repeat the text of their own cause.
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Undefined schema, table, function.
+pub(super) fn is_missing(code: &str) -> bool {
+    matches!(code, "3F000" | "42P01" | "42883")
+}
+
+/// What to do about an error that the driver raises by itself.
+fn remedy_for(causes: &str) -> &'static str {
+    match causes {
+        text if text.ends_with("password missing") => {
+            "; the server requires a password: postgres://USER:PASSWORD@HOST/DATABASE"
+        }
+        text if text.ends_with("server does not support TLS") => {
+            "; enable TLS in the server, or use sslmode=prefer or sslmode=disable"
+        }
+        _ => "",
+    }
 }
 
 /// Like [`translate`] for a statement that commits: if the connection broke meanwhile, the outcome is unknown.
@@ -73,12 +117,12 @@ pub(super) fn unknown(doing: &str, why: &str) -> Error {
 }
 
 /// Translates an error of the pool when no connection is available.
-pub(super) fn translate_pool(error: deadpool_postgres::PoolError) -> Error {
+pub(super) fn translate_pool(to: &Address, error: deadpool_postgres::PoolError) -> Error {
     match error {
-        deadpool_postgres::PoolError::Backend(error) => translate("connecting", error),
+        deadpool_postgres::PoolError::Backend(error) => translate(&format!("connecting to {to}"), error),
         deadpool_postgres::PoolError::Timeout(TimeoutType::Create) => Error::new(
             ErrorKind::Unavailable,
-            "database unavailable while connecting: no server answered in time",
+            format!("database unavailable while connecting to {to}: no server answered in time"),
         ),
         deadpool_postgres::PoolError::Timeout(_) => Error::new(
             ErrorKind::Unavailable,
@@ -116,6 +160,12 @@ pub(super) fn is_moved_partition(code: &str, table: Option<&str>, constraint: Op
     code == "23514" && constraint.is_none() && table.is_some_and(|table| table.starts_with("message"))
 }
 
+/// Whether a statement needed the sequence of a topic that was deleted after the statement had found the topic: it is at its
+/// maximum, or dropped (see `schema/functions/topic_delete.sql`). The server never localizes the second text.
+fn is_deleted_sequence(code: &str, said: &str) -> bool {
+    code == "2200H" || code == "XX000" && said.starts_with("could not open relation with OID")
+}
+
 /// Whether a statement was refused because the clock stepped.
 pub(super) fn is_step(error: &Error) -> bool {
     code_is(error, &["HW009"])
@@ -142,12 +192,12 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         "53100" | "58030" => ErrorKind::StorageFull,
         "25006" => ErrorKind::ReadOnly,
         "42501" => ErrorKind::PermissionDenied,
-        // undefined schema, table, function.
-        "3F000" | "42P01" | "42883" => ErrorKind::SchemaOutdated,
+        code if is_missing(code) => ErrorKind::SchemaOutdated,
         // serialization failure, deadlock, lock not available, cancelled by a timeout.
         "40001" | "40P01" | "55P03" | "57014" => ErrorKind::Busy,
         // The clock stepped: see clock.rs.
         "HW009" => ErrorKind::Busy,
+        "HW010" => ErrorKind::NoSuchProcess,
         // too many connections, out of memory, configured limit.
         "53300" | "53200" | "53400" => ErrorKind::Busy,
         // shutting down, crashed, starting up.

@@ -19,10 +19,12 @@ use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 
+use super::address::Address;
 use super::statements::in_namespace;
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
+use crate::store::OpenOptions;
 
 /// How long one address may take to accept a connection, if the URL does not set it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +46,7 @@ pub(super) type Driven = Connection<Socket, <tls::Connector as MakeTlsConnect<So
 pub(super) struct Hosts(Arc<Shared>);
 
 struct Shared {
+    address: Address,
     /// One for each server, in the URL's order.
     targets: Vec<Config>,
     connector: tls::Connector,
@@ -59,12 +62,14 @@ struct Shared {
 }
 
 impl Hosts {
-    pub(super) fn new(url: &str, namespace: &Namespace, statement_timeout: Duration) -> Result<Self> {
-        let (config, connector) = config_of(url)?;
-        let setup = setup(&config, namespace, statement_timeout);
+    pub(super) fn new(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Self> {
+        let (config, connector) = config_of(url, options.read_only)?;
+        let setup = setup(&config, namespace, options);
         let (left, _) = watch::channel(None);
+        let targets = targets_of(&config)?;
         let shared = Shared {
-            targets: targets_of(&config)?,
+            address: Address::of(&targets),
+            targets,
             connector,
             setup,
             timeline: Mutex::default(),
@@ -77,6 +82,11 @@ impl Hosts {
     /// The TLS connector for cancel requests.
     pub(super) fn connector(&self) -> tls::Connector {
         self.0.connector.clone()
+    }
+
+    /// Where the URL leads.
+    pub(super) fn address(&self) -> &Address {
+        &self.0.address
     }
 
     /// How long it may take until every server has been tried.
@@ -214,7 +224,7 @@ impl Drop for Turn<'_> {
 }
 
 /// Parses a URL. Its parameters override the defaults here.
-fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
+fn config_of(url: &str, read_only: bool) -> Result<(Config, tls::Connector)> {
     let says = |name: &str| {
         let query = url.split_once('?').map_or("", |(_, query)| query);
         query.split('&').any(|pair| pair.split_once('=').is_some_and(|(said, _)| said == name))
@@ -239,8 +249,14 @@ fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
     if config.get_keepalives_retries().is_none() {
         config.keepalives_retries(KEEPALIVES_RETRIES);
     }
-    if hosts_of(&config).len() > 1 && !says("target_session_attrs") {
+    if hosts_of(&config).len() > 1 && !says("target_session_attrs") && !read_only {
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    if read_only {
+        // An option of the connection and not a `SET`: behind a pooler a setting would stay with a session that other programs
+        // get next.
+        let options = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
+        config.options(format!("{options}-c default_transaction_read_only=on"));
     }
     Ok((config, tls::connector(mode)?))
 }
@@ -312,10 +328,11 @@ fn limit_of(target: &Config) -> Duration {
 }
 
 /// The statements that prepare a session: the functions of the schema rely on a new snapshot per statement.
-fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) -> [String; 2] {
-    let timeout_ms = statement_timeout.as_millis();
+fn setup(config: &Config, namespace: &Namespace, options: &OpenOptions) -> [String; 2] {
+    let timeout_ms = options.statement_timeout.as_millis();
     let refuse = match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadOnly => "",
+        _ if options.read_only => "",
         _ => REFUSE_STANDBY,
     };
     // Only settings that differ: behind a pooler in transaction mode a setting stays with a session that other programs get
@@ -357,7 +374,7 @@ mod tests {
     use super::*;
 
     fn config(url: &str) -> Config {
-        config_of(url).unwrap().0
+        config_of(url, false).unwrap().0
     }
 
     #[test]
@@ -411,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_was_connected_before_is_left_and_what_came_later_stays() {
-        let hosts = Hosts::new("postgres://u@a,b/d", &Namespace::default(), Duration::from_secs(30)).unwrap();
+        let hosts = Hosts::new("postgres://u@a,b/d", &Namespace::default(), &OpenOptions::default()).unwrap();
         let old = Instant::now();
         let new = old + Duration::from_secs(1);
         let mut leaving = hosts.leaving();
@@ -434,7 +451,7 @@ mod tests {
             gone.local_addr().unwrap()
         );
         drop(gone);
-        let hosts = Hosts::new(&url, &Namespace::default(), Duration::from_secs(30)).unwrap();
+        let hosts = Hosts::new(&url, &Namespace::default(), &OpenOptions::default()).unwrap();
         let drive = |connection: Driven| {
             tokio::spawn(async move {
                 let _ = connection.await;

@@ -7,11 +7,14 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
+use super::connect::Connections;
+use super::statements::Statements;
 use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
 use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
-use crate::store::{FetchBound, Fetched, Weighing};
+use crate::store::{FetchBound, Fetched, Head, Weighing};
 use crate::topic::TopicId;
 
 /// Payloads and headers up to this size are read with their row. Larger ones are read only if they fit. PostgreSQL
@@ -29,17 +32,24 @@ pub(super) fn tables(topic: TopicId) -> [String; 3] {
     ["message_shared".to_owned(), format!("message_t{topic}"), format!("message_t{topic}_rest")]
 }
 
+/// A server to read messages from, and the statements for it.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) connections: &'a Connections,
+    pub(super) statements: &'a Statements,
+}
+
 /// The messages of a range, by offset, as far as they fit.
 pub(super) async fn fetch(
-    store: &PostgresStore,
+    source: Source<'_>,
     topic: TopicId,
     range: OffsetRange,
     bound: FetchBound,
 ) -> Result<Fetched> {
     let params: [&(dyn ToSql + Sync); 5] =
         [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX, &rows_max(bound)];
-    let rows = store.connections.query("fetching messages", &store.statements.log_fetch, &params).await?;
-    let sizes = sizes_of(store, topic, &rows).await?;
+    let rows = source.connections.query("fetching messages", &source.statements.log_fetch, &params).await?;
+    let sizes = sizes_of(source, topic, &rows).await?;
     let mut weighing = Weighing::new(bound);
     let mut fetched = Fetched::default();
     let (mut large_payloads, mut large_headers) = (Vec::new(), Vec::new());
@@ -68,8 +78,8 @@ pub(super) async fn fetch(
     assert!(fetched.left.is_some() || rows_max(bound) > rows.len() as i64, "one of the rows does not fit");
     drop(rows);
     if !large_payloads.is_empty() || !large_headers.is_empty() {
-        let mut payloads = read_payloads(store, topic, &large_payloads).await?;
-        let mut headers = read_headers(store, topic, &large_headers).await?;
+        let mut payloads = read_payloads(source, topic, &large_payloads).await?;
+        let mut headers = read_headers(source, topic, &large_headers).await?;
         fetched.messages.retain_mut(|message| {
             let offset = message.offset.0;
             put(&mut message.payload, offset, &large_payloads, &mut payloads)
@@ -77,6 +87,28 @@ pub(super) async fn fetch(
         });
     }
     Ok(fetched)
+}
+
+/// The head of a topic after an advance; as it can be read where nothing can be advanced.
+pub(super) async fn head(store: &PostgresStore, topic: TopicId) -> Result<Option<Head>> {
+    let (doing, statements) = ("reading the head", &store.statements);
+    let advanced: [&(dyn ToSql + Sync); 3] = [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
+    let rows = match store.connections.query(doing, &statements.log_advanced_head, &advanced).await {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => {
+            store.connections.query(doing, &statements.log_head, &[&topic.0]).await
+        }
+        answer => answer,
+    }?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(head) = stored::<_, Option<i64>>(row, "head")? else { return Ok(None) };
+    let (firsts, lasts): (Vec<i64>, Vec<i64>) = (stored(row, "gap_firsts")?, stored(row, "gap_lasts")?);
+    let gaps: Vec<_> = firsts
+        .into_iter()
+        .zip(lasts)
+        .map(|(first, last)| OffsetRange::new(Offset(first), Offset(last)))
+        .collect();
+    let pending = stored::<_, bool>(row, "taken")? || !gaps.is_empty();
+    Ok(Some(Head { offset: Offset(head), gaps, pending }))
 }
 
 /// A limit at which one row never fits, because each message weighs at least [`MESSAGE_BYTES`] and the first may fit
@@ -92,11 +124,7 @@ fn is_large(row: &Row) -> Result<(bool, bool)> {
 }
 
 /// Bytes of payload and headers, by offset, of the messages that were not read whole with their rows.
-async fn sizes_of(
-    store: &PostgresStore,
-    topic: TopicId,
-    rows: &[Row],
-) -> Result<HashMap<i64, (usize, usize)>> {
+async fn sizes_of(source: Source<'_>, topic: TopicId, rows: &[Row]) -> Result<HashMap<i64, (usize, usize)>> {
     let mut offsets: Vec<i64> = Vec::new();
     for row in rows {
         if is_large(row)? != (false, false) {
@@ -107,7 +135,7 @@ async fn sizes_of(
         return Ok(HashMap::new());
     }
     let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets];
-    let rows = store.connections.query("fetching messages", &store.statements.log_sizes, &params).await?;
+    let rows = source.connections.query("fetching messages", &source.statements.log_sizes, &params).await?;
     let bytes = |bytes: i64| usize::try_from(bytes).unwrap_or_default();
     rows.iter()
         .map(|row| {
@@ -141,7 +169,7 @@ fn offsets_of(large: &Large) -> Vec<i64> {
 }
 
 /// Payloads that were not read with their rows, by offset. A message never changes, so it may be read in pieces.
-async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Bytes>> {
+async fn read_payloads(source: Source<'_>, topic: TopicId, large: &Large) -> Result<HashMap<i64, Bytes>> {
     let mut payloads: HashMap<i64, Bytes> = HashMap::new();
     let mut rest = large;
     while let [(_, bytes), ..] = rest {
@@ -153,8 +181,8 @@ async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> 
         for from in (0..*bytes).step_by(READ_AT_ONCE_BYTES_MAX) {
             let (from, count) = (sql_size(from + 1), sql_size(READ_AT_ONCE_BYTES_MAX));
             let params: [&(dyn ToSql + Sync); 4] = [&topic.0, &offsets, &from, &count];
-            let sql = &store.statements.log_payload;
-            for row in &store.connections.query("fetching messages", sql, &params).await? {
+            let sql = &source.statements.log_payload;
+            for row in &source.connections.query("fetching messages", sql, &params).await? {
                 let (offset, piece): (i64, &[u8]) = (stored(row, 0)?, stored(row, 1)?);
                 read.entry(offset).or_default().extend_from_slice(piece);
             }
@@ -170,15 +198,15 @@ async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> 
 }
 
 /// Headers that were not read with their rows, by offset.
-async fn read_headers(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Headers>> {
+async fn read_headers(source: Source<'_>, topic: TopicId, large: &Large) -> Result<HashMap<i64, Headers>> {
     let mut headers: HashMap<i64, Headers> = HashMap::new();
     let mut rest = large;
     while !rest.is_empty() {
         let (now, later) = split(rest);
         rest = later;
         let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets_of(now)];
-        let sql = &store.statements.log_headers;
-        for row in &store.connections.query("fetching messages", sql, &params).await? {
+        let sql = &source.statements.log_headers;
+        for row in &source.connections.query("fetching messages", sql, &params).await? {
             headers.insert(stored(row, 0)?, headers_of(stored(row, 1)?)?);
         }
     }

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, advance_heads, clean, detect, jobs, partitions, topic};
+use super::{PostgresStore, advance_heads, clean, detect, jobs, partitions, process, survey, topic};
 use crate::error::Result;
 use crate::maintenance::{JobRun, JobStatus};
 use crate::name::Owner;
-use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
+use crate::store::{
+    CleanStep, Detected, EntryRetention, EntryStep, Maintained, Maintenance, PartitionStep, SubscriptionStep,
+    Survey,
+};
 use crate::topic::{TopicId, TopicStatus};
 
 #[async_trait]
@@ -45,8 +48,20 @@ impl Maintenance for PostgresStore {
         clean::clean_subscriptions(self, older_than).await
     }
 
+    async fn clean_entries(&self, retention: &EntryRetention) -> Result<EntryStep> {
+        clean::clean_entries(self, retention).await
+    }
+
+    async fn clean_processes(&self, older_than: Duration) -> Result<u64> {
+        process::clean(self, older_than).await
+    }
+
     async fn probe(&self) -> Result<()> {
         jobs::probe(self).await
+    }
+
+    async fn survey(&self, groups_max: u32) -> Result<Survey> {
+        survey::survey(self, groups_max).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {

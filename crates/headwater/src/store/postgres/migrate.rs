@@ -21,7 +21,9 @@ use crate::store::{OpenOptions, schema};
 
 mod found;
 
-use found::{FIND, Found, Installed, find, foreign, installed, outdated, refuse_others, too_new, unreleased};
+use found::{
+    FIND, Found, Installed, find, foreign, installed, missing, outdated, refuse_others, too_new, unreleased,
+};
 
 /// The schema that a program needs.
 pub(super) struct Schema {
@@ -45,16 +47,21 @@ pub(super) const SCHEMA: Schema = Schema {
         "tables/topic.sql",
         "tables/log.sql",
         "tables/publish.sql",
+        "tables/outbox.sql",
+        "tables/relay.sql",
         "tables/subscription.sql",
+        "tables/dead_letter.sql",
         "tables/owner.sql",
         "tables/retention.sql",
         "tables/tracking.sql",
         "tables/maintenance.sql",
+        "tables/process.sql",
         "tables/types.sql",
     ],
     steps: &[],
     code: files![
         "functions/arm.sql",
+        "functions/bridge.sql",
         "functions/claim.sql",
         "functions/claim_ordered.sql",
         "functions/claim_fast.sql",
@@ -62,32 +69,44 @@ pub(super) const SCHEMA: Schema = Schema {
         "functions/clean.sql",
         "functions/clock.sql",
         "functions/cron.sql",
+        "functions/dead_letter.sql",
         "functions/epoch.sql",
         "functions/head.sql",
         "functions/heartbeat.sql",
+        "functions/inbox.sql",
         "functions/lease.sql",
         "functions/limits.sql",
         "functions/locks.sql",
         "functions/log/messages.sql",
         "functions/log/partitions.sql",
         "functions/maintenance.sql",
+        "functions/message.sql",
         "functions/offsets.sql",
+        "functions/outbox.sql",
         "functions/owner.sql",
+        "functions/process.sql",
         "functions/progress.sql",
         "functions/publish.sql",
+        "functions/read.sql",
         "functions/redrive.sql",
+        "functions/relay.sql",
         "functions/remove.sql",
         "functions/resurrect.sql",
+        "functions/schedule.sql",
         "functions/seek.sql",
         "functions/settle.sql",
+        "functions/settle_read.sql",
         "functions/state.sql",
         "functions/subscribe.sql",
         "functions/topic.sql",
+        "functions/topic_delete.sql",
         "functions/tracking/backfill.sql",
         "functions/tracking/counting.sql",
         "functions/tracking/step.sql",
         "views.sql",
+        "operator_views.sql",
         "roles.sql",
+        "comments.sql",
     ],
     program: env!("CARGO_PKG_VERSION"),
 };
@@ -177,11 +196,11 @@ pub async fn version(url: &str, namespace: &Namespace, options: &OpenOptions) ->
     }
 }
 
-/// Makes sure that a namespace can be used: creates a missing one, migrates an older one if allowed.
+/// Makes sure that a namespace can be used: creates a missing one and migrates an older one, each if allowed.
 pub(super) async fn prepare(
     connections: &Connections,
     namespace: &Namespace,
-    may_migrate: bool,
+    options: &OpenOptions,
 ) -> Result<()> {
     match find(connections, namespace).await? {
         Found::Installed(installed) => {
@@ -189,12 +208,15 @@ pub(super) async fn prepare(
             if installed.tables == newest() && SCHEMA.is_current(&installed) {
                 return Ok(());
             }
-            if !may_migrate {
+            if !options.migrate || options.read_only {
                 return Err(outdated(namespace, &installed));
             }
         }
         Found::Foreign => return Err(foreign(namespace)),
         Found::Unreleased => return Err(unreleased(namespace)),
+        Found::Nothing if !options.create || options.read_only => {
+            return Err(missing(connections, namespace));
+        }
         Found::Nothing => {}
     }
     apply(&SCHEMA, connections, namespace).await.map(drop)
@@ -379,7 +401,7 @@ pub(super) async fn drop_namespace(connections: &Connections, namespace: &Namesp
     client.batch_execute(&sql).await.map_err(translate)?;
     let marked = "SELECT r.rolname::text FROM pg_roles r WHERE r.rolname = ANY ($1::text[])
                   AND shobj_description(r.oid, 'pg_authid') = $2";
-    let names = ["producer", "consumer", "reader"].map(|kind| format!("{namespace}_{kind}"));
+    let names = ["producer", "consumer", "reader", "operator"].map(|kind| format!("{namespace}_{kind}"));
     let mark = format!("headwater: role of namespace {namespace}");
     for row in client.query(marked, &[&names.as_slice(), &mark]).await.map_err(translate)? {
         let role: &str = stored(&row, 0)?;

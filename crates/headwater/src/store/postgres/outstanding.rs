@@ -26,7 +26,7 @@ pub(super) async fn list(
     rows.iter().map(outstanding_of).collect()
 }
 
-fn outstanding_of(row: &Row) -> Result<Outstanding> {
+pub(super) fn outstanding_of(row: &Row) -> Result<Outstanding> {
     let owner: Option<String> = stored(row, "owner")?;
     let attempts = u32::try_from(stored::<_, i32>(row, "attempts")?).expect("attempts count up from 0");
     let lane: Option<i32> = stored(row, "lane")?;

@@ -18,8 +18,7 @@ pub(super) async fn set(
     group: &GroupName,
     policy: &DeliveryPolicy,
 ) -> Result<()> {
-    // The rules for a topic's settings also apply to a group's.
-    policy.apply_to(&topic::get(store, name).await?.settings).validate()?;
+    policy.validate_for(&topic::get(store, name).await?.settings)?;
     let rows = store
         .connections
         .query(
@@ -75,5 +74,7 @@ pub(super) fn policy_of(row: &Row) -> Result<DeliveryPolicy> {
         max_attempts: attempts.map(|count| u32::try_from(count).expect("the schema checks numbers")),
         backoff_initial: millis("backoff_initial_ms")?,
         backoff_max: millis("backoff_max_ms")?,
+        heartbeat_interval: millis("heartbeat_interval_ms")?,
+        heartbeat_timeout: millis("heartbeat_timeout_ms")?,
     })
 }

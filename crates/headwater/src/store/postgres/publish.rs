@@ -7,28 +7,51 @@ use uuid::Uuid;
 
 use super::clock::{self, On};
 use super::statements::in_namespace;
-use super::time::holdable;
+use super::time::{holdable, millis};
 use super::{PostgresStore, fault};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
+use crate::observe::trace;
 use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
 
 const PUBLISH: &str = super::statements::sql!(publish);
 
-/// Publishes in the caller's own transaction: if it rolls back, the messages never become visible.
+/// Publishes in the caller's own transaction, where there is no open store: if it rolls back, the messages never become
+/// visible. Programs with a [`Headwater`](crate::Headwater) call [`Sends::within`](crate::publish::Sends::within), which
+/// also counts.
 ///
 /// The topic must exist; it is not created here, because that would be rolled back too.
 pub async fn publish<C: GenericClient + Sync>(
     transaction: &C,
     namespace: &Namespace,
+    topic: &str,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    publish_in(transaction, namespace, &TopicName::new(topic)?, &trace::injected(messages), None).await
+}
+
+/// Publishes in a transaction of the program's own, in the store's namespace and by its clock.
+pub(crate) async fn publish_within<C: GenericClient + Sync>(
+    store: &PostgresStore,
+    transaction: &C,
     topic: &TopicName,
     messages: &[NewMessage],
 ) -> Result<Vec<Published>> {
-    let Some(columns) = Columns::in_transaction(messages, None, false)? else { return Ok(Vec::new()) };
+    publish_in(transaction, &store.namespace, topic, messages, store.clock.injected()).await
+}
+
+async fn publish_in<C: GenericClient + Sync>(
+    transaction: &C,
+    namespace: &Namespace,
+    topic: &TopicName,
+    messages: &[NewMessage],
+    now: Option<Timestamp>,
+) -> Result<Vec<Published>> {
+    let Some(columns) = Columns::in_transaction(messages, now, false)? else { return Ok(Vec::new()) };
     let row = transaction
         .query_one(&in_namespace(PUBLISH, namespace), &columns.params(&topic.as_str()))
         .await
@@ -89,6 +112,7 @@ pub(super) struct Columns<'a> {
     pub(super) correlation_ids: Option<Vec<Option<&'a str>>>,
     pub(super) dedup_keys: Option<Vec<Option<&'a str>>>,
     pub(super) deliver_ats: Option<Vec<Option<Timestamp>>>,
+    pub(super) delays_ms: Option<Vec<Option<i64>>>,
     pub(super) now: Option<Timestamp>,
     /// Whether the transaction is publish's own.
     pub(super) own: bool,
@@ -122,13 +146,14 @@ impl<'a> Columns<'a> {
             correlation_ids: column(messages, |message| message.correlation_id.as_deref()),
             dedup_keys: column(messages, |message| message.dedup_key.as_deref()),
             deliver_ats: column(messages, |message| message.deliver_at.map(holdable)),
+            delays_ms: column(messages, |message| message.delay.map(millis)),
             now,
             own,
             expected: None,
         }
     }
 
-    pub(super) fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 13] {
+    pub(super) fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 14] {
         [
             topic,
             &self.message_ids,
@@ -143,6 +168,7 @@ impl<'a> Columns<'a> {
             &self.now,
             &self.own,
             &self.expected,
+            &self.delays_ms,
         ]
     }
 

@@ -108,7 +108,7 @@ async fn ack_all(store: &PostgresStore, on: On, leases: &[&LeaseId]) -> Result<H
     let ids = IdColumns::from_ids(leases.iter().copied());
     // If the connection breaks meanwhile, the outcome is unknown: the caller repeats the call.
     let params: [&(dyn ToSql + Sync); 5] =
-        [&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners];
+        [&ids.tokens, &ids.subscription_ids, &ids.owners, &store.durable_settlements, &now];
     let rows = commit(store, on, "settling leases", &store.statements.settle_all, &params).await?;
     let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
     if !freed.is_empty() {

@@ -2,7 +2,9 @@
 
 use ::sqlx::postgres::{PgArguments, PgConnection};
 use ::sqlx::{Arguments, Row};
+use jiff::Timestamp;
 
+use super::PostgresStore;
 use super::fault::{is_moved_partition, kind_of_code};
 use super::publish::Columns;
 use super::statements::in_namespace;
@@ -10,16 +12,38 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
+use crate::observe::trace;
 
-/// Publishes in the caller's own sqlx transaction (`&mut *transaction`): if it rolls back, the messages never become
-/// visible. The topic must exist.
+/// Publishes in the caller's own sqlx transaction (`&mut *transaction`), where there is no open store: if it rolls back, the
+/// messages never become visible. The topic must exist. Programs with a [`Headwater`](crate::Headwater) call
+/// [`Sends::within`](crate::publish::Sends::within), which also counts.
 pub async fn publish(
+    transaction: &mut PgConnection,
+    namespace: &Namespace,
+    topic: &str,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    publish_in(transaction, namespace, &TopicName::new(topic)?, &trace::injected(messages), None).await
+}
+
+/// Publishes in a transaction of the program's own, in the store's namespace and by its clock.
+pub(crate) async fn publish_within(
+    store: &PostgresStore,
+    transaction: &mut PgConnection,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    publish_in(transaction, &store.namespace, topic, messages, store.clock.injected()).await
+}
+
+async fn publish_in(
     transaction: &mut PgConnection,
     namespace: &Namespace,
     topic: &TopicName,
     messages: &[NewMessage],
+    now: Option<Timestamp>,
 ) -> Result<Vec<Published>> {
-    let Some(columns) = Columns::in_transaction(messages, None, false)? else { return Ok(Vec::new()) };
+    let Some(columns) = Columns::in_transaction(messages, now, false)? else { return Ok(Vec::new()) };
     let sql = in_namespace(super::statements::sql!(publish), namespace);
     let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
     let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)
@@ -46,9 +70,10 @@ fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx:
         times.iter().map(|time| time.map(|time| time.to_string())).collect::<Vec<Option<String>>>()
     });
     arguments.add(deliver_ats)?;
-    arguments.add(None::<String>)?;
+    arguments.add(columns.now.map(|now| now.to_string()))?;
     arguments.add(columns.own)?;
     arguments.add(None::<String>)?;
+    arguments.add(&columns.delays_ms)?;
     Ok(arguments)
 }
 

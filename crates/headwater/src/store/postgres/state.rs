@@ -14,29 +14,47 @@ use crate::store::Resurrected;
 use crate::subscription::{SubscriptionState, Transition, refused_removal};
 use crate::topic::TopicId;
 
-/// Pauses, resumes or cancels, in one statement. It changes nothing if the transition does not start from the current state.
+/// Resumes or cancels, in one statement. It changes nothing if the transition does not start from the current state.
 pub(super) async fn set(
     store: &PostgresStore,
     topic: &TopicName,
     group: &GroupName,
     transition: Transition,
 ) -> Result<()> {
-    let rows = store
-        .connections
-        .query(
-            &format!("{} of group {group} of topic {topic}", transition.as_str()),
-            &store.statements.state_set,
-            &[
-                &topic.as_str(),
-                &group.as_str(),
-                &transition.as_str(),
-                &transition.starts(),
-                &transition.to().as_str(),
-                &store.actor,
-                &store.clock.injected(),
-            ],
-        )
-        .await?;
+    let params: [&(dyn ToSql + Sync); 7] = [
+        &topic.as_str(),
+        &group.as_str(),
+        &transition.as_str(),
+        &transition.starts(),
+        &transition.to().as_str(),
+        &store.actor,
+        &store.clock.injected(),
+    ];
+    change(store, topic, group, transition, &store.statements.state_set, &params).await
+}
+
+/// Pauses, with a reason: by a function of its own, which consumers may call.
+pub(super) async fn pause(
+    store: &PostgresStore,
+    topic: &TopicName,
+    group: &GroupName,
+    reason: Option<&str>,
+) -> Result<()> {
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&topic.as_str(), &group.as_str(), &store.actor, &reason, &store.clock.injected()];
+    change(store, topic, group, Transition::Pause, &store.statements.state_pause, &params).await
+}
+
+async fn change(
+    store: &PostgresStore,
+    topic: &TopicName,
+    group: &GroupName,
+    transition: Transition,
+    sql: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<()> {
+    let doing = format!("{} of group {group} of topic {topic}", transition.as_str());
+    let rows = store.connections.query(&doing, sql, params).await?;
     let row = &rows[0];
     if !stored::<_, bool>(row, "changed")? {
         let state = SubscriptionState::parse(stored(row, "state")?)?;

@@ -37,6 +37,9 @@ statements! {
     publish: publish,
     // Job, first tick of a new job.
     cron_last: "SELECT {schema}.cron_last($1, $2) AS last_tick",
+    // Job, expression, time zone, topic, injected time.
+    cron_describe: "SELECT {schema}.cron_describe($1, $2, $3, $4, $5::timestamptz)",
+    cron_list: cron.list,
     // Job, tick, topic, message id, payload, key, type, content type, headers as JSON text, correlation id, dedup key, delivery time,
     // injected time. No row if the tick is not ahead of the job.
     cron_fire: "SELECT topic_id, offsets, duplicate_of
@@ -50,24 +53,28 @@ statements! {
     arm_raise_flag: "SELECT {schema}.raise_flag($1, $2, $3)",
     arm_new_messages: arm.new_messages,
     log_fetch: log.fetch,
+    // Topic id, rows at most, gaps at most: the head after an advance. Null for an unknown topic.
+    log_advanced_head: "SELECT head, taken, gap_firsts, gap_lasts FROM {schema}.advanced_head($1, $2, $3)",
+    log_head: log.head,
     log_sizes: log.sizes,
     log_payload: log.payload,
     log_headers: log.headers,
     log_stuck: log.stuck,
 
-    settle_all: settle.all,
+    // Tokens, subscription ids, owners, durable, injected time: acks whole leases. The tokens that were held.
+    settle_all: "SELECT token, freed_topic_id FROM {schema}.settle_all($1, $2, $3, $4, $5::timestamptz)",
     // Token, subscription id, owner, first offsets, last offsets, outcomes, delays in ms, errors, keys, durable, injected time, expected
     // time. Null if the lease is lost.
     settle_parts: "SELECT {schema}.settle_parts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz, $12) AS topic_id",
     // Topic ids: wakes other processes, because a lane became free.
     settle_wake: "SELECT {schema}.wake(t, true, false) FROM unnest($1::integer[]) t",
     // Tokens, subscription ids, owners, lease in ms (0: never reassigned), durable, injected time, expected time. The tokens that were held.
-    settle_extend: "SELECT extend AS token FROM {schema}.extend($1, $2, $3, $4, $5, $6::timestamptz, $7)",
+    settle_extend: "SELECT extend_leases AS token FROM {schema}.extend_leases($1, $2, $3, $4, $5, $6::timestamptz, $7)",
     // Token, actor, injected time. Null if no lease has the token.
-    settle_release: "SELECT {schema}.release_lease($1, $2, $3) AS topic_id",
+    settle_release: "SELECT {schema}.release_lease($1, $2, $3::timestamptz) AS topic_id",
     transaction_begin: transaction.begin,
     // Handler, message id, injected time. False if the handler's inbox has the message.
-    transaction_enter: "SELECT {schema}.enter($1, $2, $3::timestamptz) AS entered",
+    transaction_enter: "SELECT {schema}.insert_if_absent($2, $1, $3::timestamptz) = 1 AS entered",
     // The transaction's mark, token, subscription id, owner, first offsets (null: ack all), last offsets, outcomes, delays in ms,
     // errors, keys, injected time. Null if the lease is lost.
     transaction_settle: "SELECT {schema}.settle_inside($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz) AS topic_id",
@@ -89,37 +96,77 @@ statements! {
     clock_move: "SELECT {schema}.move_clock($1, $2, $3, $4, $5::timestamptz) AS moved",
 
     // Name, settings as JSON, injected time.
-    topic_create: "SELECT {schema}.create_topic($1, $2::jsonb, $3) AS topic_id",
+    topic_create: "SELECT {schema}.store_topic($1, $2::jsonb, $3::timestamptz) AS topic_id",
     // Name, settings as JSON, actor, injected time.
-    topic_alter: "SELECT {schema}.alter_topic($1, $2::jsonb, $3, $4) AS topic_id",
+    topic_alter: "SELECT {schema}.alter_topic($1, $2::jsonb, $3, $4::timestamptz) AS topic_id",
+    // Name, injected time.
+    topic_contents: "SELECT messages, scheduled, groups, leases, dead_letters, served, processes
+        FROM {schema}.topic_contents($1, $2::timestamptz)",
+    // Name, whether it is forced, actor, injected time. Not deleted if processes serve it.
+    topic_delete: "SELECT topic_id, deleted AS removed, messages, scheduled, groups, leases, dead_letters, served, processes
+        FROM {schema}.delete_topic($1, $2, $3, $4::timestamptz)",
+    // Rows of each kind at most. Null if no deleted topic has rows left.
+    topic_empty_deleted: "SELECT {schema}.empty_deleted_topic($1) AS topic_id",
+    // Name, whether it is forced, actor, injected time. Not purged if processes serve it.
+    topic_purge: "SELECT topic_id, purged AS removed, messages, scheduled, groups, leases, dead_letters, served, processes, first_offset,
+            offsets::text AS offsets
+        FROM {schema}.purge_topic($1, $2, $3, $4::timestamptz)",
+    // Topic id, offsets as text, from which on, messages at most. Null at the end.
+    topic_remove_purged: "SELECT {schema}.remove_purged($1, $2::text::int8multirange, $3, $4) AS next_offset",
     topic_get: topic.get,
     topic_list: topic.list,
     // Topic, group, start (beginning, now, offset, timestamp, bounded), its number, its time, how far back restarts count in ms,
-    // injected time.
-    subscribe: "SELECT subscription_id, topic_id, lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, resurrected, missed
-        FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz)",
+    // injected time, what a new group has of its own as JSON.
+    subscribe: "SELECT subscription_id, topic_id, lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms,
+            heartbeat_interval_ms, heartbeat_timeout_ms, resurrected, missed
+        FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz, $8::jsonb)",
     subscribe_lanes: subscribe.lanes,
     subscribe_list: subscribe.list,
     outstanding: outstanding,
     // Topic, group, act, the states it may start from, the state it leads to, actor, injected time.
-    state_set: "SELECT topic_id, state, changed FROM {schema}.set_state($1, $2, $3, $4, $5, $6, $7)",
+    state_set: "SELECT topic_id, state, changed FROM {schema}.set_state($1, $2, $3, $4, $5, $6, NULL, $7::timestamptz)",
+    // Topic, group, actor, reason, injected time.
+    state_pause: "SELECT topic_id, state, changed FROM {schema}.pause($1, $2, $3, $4, $5::timestamptz)",
     // Topic, group, how many dead letters the steps before deleted, actor, injected time.
-    state_remove: "SELECT state, removed FROM {schema}.remove_subscription($1, $2, $3, $4, $5)",
+    state_remove: "SELECT state, removed FROM {schema}.remove_subscription($1, $2, $3, $4, $5::timestamptz)",
     // Topic, group, at most, and the last dead letter of the step before: subscription id, time of burial, offset.
     state_remove_dead_letters: "SELECT subscription_id, buried_at, message_offset, dead_letters
         FROM {schema}.empty_cancelled($1, $2, $3, $4, $5::timestamptz, $6)",
     // Topic, group, messages behind the head at most (null for any), actor, injected time.
     resurrect: "SELECT topic_id, state, resurrected, next_offset, missed, missed_first, missed_last
-        FROM {schema}.resurrect($1, $2, $3, $4, $5)",
+        FROM {schema}.resurrect($1, $2, $3, $4, $5::timestamptz)",
     // Topic, group, start (as for subscribe), its number, its time, whether it is a dry run, actor, injected time.
-    seek: "SELECT topic_id, from_offset, to_offset, replayed, skipped, leases_lost FROM {schema}.seek($1, $2, $3, $4, $5, $6, $7, $8)",
+    seek: "SELECT topic_id, from_offset, to_offset, replayed, skipped, leases_lost FROM {schema}.seek($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)",
+    message_groups: message.groups,
+    message_states: message.states,
+    // Topic, group, offset, lane (null if not ordered), act, the states it may start from, reason, actor, injected time.
+    message_act: "SELECT topic_id, state, changed FROM {schema}.act_on_message($1, $2, $3, $4, $5, $6, $7, $8, $9::timestamptz)",
     // Topic, group, policy as JSON (null for the topic's), actor, injected time.
-    policy_set: "SELECT {schema}.set_policy($1, $2, $3::jsonb, $4, $5) AS state",
+    policy_set: "SELECT {schema}.set_policy($1, $2, $3::jsonb, $4, $5::timestamptz) AS state",
     policy_get: policy.get,
     policy_settings: policy.settings,
+    schedule_list: schedule.list,
+    // Topic, message id, actor, injected time. False if there is none.
+    schedule_cancel: "SELECT {schema}.cancel_scheduled($1, $2, $3, $4::timestamptz) AS cancelled",
+    // Topic, message id, time, delay in ms (one of the two), actor, injected time. Null if there is none.
+    schedule_move: "SELECT {schema}.move_scheduled($1, $2, $3, $4, $5, $6::timestamptz) AS topic_id",
+    process_insert: process.insert,
+    process_change: process.change,
+    process_load: process.load,
+    process_find_by_id: process.find_by_id,
+    process_find_by_status: process.find_by_status,
+    process_find_by_type_and_status: process.find_by_type_and_status,
+    process_find_by_business_key: process.find_by_business_key,
+    process_find_parked: process.find_parked,
+    process_log: process.log,
+    process_signal: process.signal,
+    process_cancel_timer: process.cancel_timer,
+    process_enter: process.enter,
+    process_forget: process.forget,
     audit_list: audit.list,
     audit_acks: audit.acks,
 
+    dead_letter_count: dead_letter.count,
     dead_letter_list: dead_letter.list,
     dead_letter_page: dead_letter.page,
     // Subscription id, dead letters, their lanes (null where not ordered), how many the steps before redrove, how many have lost
@@ -128,10 +175,57 @@ statements! {
     // Subscription id, dead letters, how many the steps before purged, whether this is the last step, actor, injected time.
     dead_letter_purge: "SELECT {schema}.purge($1, $2, $3, $4, $5, $6::timestamptz) AS purged",
 
+    // Subscription id, dead letter, whether other groups may get the copy, the copy (id, payload, key, type, content type, headers as
+    // JSON text, correlation id), actor, injected time. No offsets if it was refused: the dead letter is missing, or there are others.
+    dead_letter_replace: "SELECT topic_id, topic, offsets, duplicate_of, others
+        FROM {schema}.replace_dead_letter($1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10, $11, $12::timestamptz)",
+
+    // The repositories: parameters as store/repository.rs describes them, and the injected time as text.
+    outbox_insert: "SELECT {schema}.insert_returning_id($1, $2, $3, $4, $5, $6, $7, $8::text::timestamptz, true) AS id",
+    outbox_claim: "SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
+            (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
+            (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
+            (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
+        FROM {schema}.claim_if_new($1, $2, $3::text::timestamptz) e",
+    outbox_sweep: "SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
+            (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
+            (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
+            (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
+        FROM {schema}.sweep_outbox($1, $2, $3, $4, $5, $6::text::timestamptz) e",
+    outbox_published: "SELECT id, outcome
+        FROM {schema}.mark_published(ARRAY(SELECT i::bigint FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz)",
+    outbox_failed: "SELECT id, outcome FROM {schema}.fail_outbox($1::jsonb, $2, $3, $4::text::timestamptz)",
+    outbox_reschedule: "SELECT id, outcome
+        FROM {schema}.reschedule(ARRAY(SELECT i::bigint FROM jsonb_array_elements_text($1::jsonb) i), $2, $3, $4, $5::text::timestamptz)",
+    outbox_recover: "SELECT {schema}.recover_stuck($1, $2::text::timestamptz) AS recovered",
+    outbox_requeue: "SELECT r.id
+        FROM {schema}.requeue(ARRAY(SELECT i::bigint FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
+    outbox_known: outbox.known,
+    outbox_show: outbox.show,
+    outbox_list: outbox.list,
+    // Retention in ms, at most, injected time.
+    outbox_forget: "SELECT {schema}.forget_published($1::bigint, $2, $3::timestamptz) AS forgotten",
+    inbox_insert: "SELECT {schema}.insert_if_absent($1, $2, $3::text::timestamptz) AS inserted",
+    // Retention in ms, at most, injected time.
+    inbox_forget: "SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten",
+    bridge_advance: "SELECT {schema}.advance_bridge($1, $2, $3, $4, $5::text::timestamptz) AS advanced",
+    bridge_list: bridge.list,
+    dead_letter_park: "SELECT {schema}.park($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::timestamptz)::text AS dead_letter_id",
+    dead_letter_all: dead_letter.all,
+    dead_letter_redrive_parked: "SELECT r.id::text AS dead_letter_id
+        FROM {schema}.redrive_parked(ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
+    dead_letter_delete: "SELECT r.id::text AS dead_letter_id
+        FROM {schema}.delete_dead_letters(ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
+
+    relay_add: "SELECT {schema}.add_relay($1, $2, $3, $4, $5, $6::text::timestamptz) AS added",
+    relay_list: relay.list,
+    relay_remove: "SELECT {schema}.remove_relay($1, $2, $3::text::timestamptz) AS removed",
+
     doctor_delivery: doctor.delivery,
     doctor_maintenance: doctor.maintenance,
     doctor_durability: doctor.durability,
     doctor_rights: doctor.rights,
+    doctor_attention: doctor.attention,
 
     // Worker, term in ms, injected time.
     maintenance_elect: "SELECT {schema}.elect($1, $2, $3::timestamptz) AS elected",
@@ -140,12 +234,11 @@ statements! {
     // Job, duration in us, rows, backlog, error, injected time.
     maintenance_job_ran: "SELECT {schema}.job_ran($1, $2, $3, $4, $5, $6::timestamptz)",
     maintenance_probe: maintenance.probe,
+    survey: survey,
     maintenance_advance: maintenance.advance,
     maintenance_behind: maintenance.new_messages,
     // Messages to promote at most, injected time.
     maintenance_round: "SELECT promoted, dedup_forgotten FROM {schema}.maintain($1, $2::timestamptz)",
-    // Retention in ms, at most, injected time.
-    maintenance_forget_inbox: "SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten",
     detect: "SELECT kind, topic, group_name FROM {schema}.detect_dead($1::timestamptz)",
     clean_clock: "SELECT {schema}.elapse($1::timestamptz) AS elapsed_ms",
     // Topic id, messages at most, injected time.
@@ -160,20 +253,21 @@ statements! {
     // Rows of each kind at most, injected time.
     clean_forget: "SELECT {schema}.forget_old($1, $2::timestamptz) AS forgotten",
     // Topic, age in ms, whether it is a dry run, actor, injected time. A row per group that gave up messages.
-    clean_force_complete: "SELECT group_name, messages, until FROM {schema}.force_complete($1, $2, $3, $4, $5)",
+    clean_force_complete: "SELECT group_name, messages, until FROM {schema}.force_complete($1, $2, $3, $4, $5::timestamptz)",
     clean_needs_vacuum: clean.needs_vacuum,
 
     // Topic id, offsets at most, injected time.
-    tracking_step: "SELECT recorded, changed, completed, removed, more FROM {schema}.track($1, $2, $3::timestamptz)",
+    tracking_step: "SELECT recorded, changed, completed, released, removed, more FROM {schema}.track($1, $2, $3::timestamptz)",
     // Topic, first offset, last offset, records at most, injected time.
     tracking_records: "SELECT message_offset, required, completed, completed_at
         FROM {schema}.records($1, $2, $3, $4, $5::timestamptz)",
     // Subscription id, or null for all.
     tracking_backfill_list: "SELECT topic, group_name, state, first_offset, last_offset, checkpoint, created_at, progressed_at, ran_ms,
-            rate_max, error
+            rate_max, batch_max, target_latency_ms, error, left_out
         FROM {schema}.backfills($1)",
-    // Topic, group, messages at most, messages a second at most, actor, injected time.
-    tracking_backfill_start: "SELECT {schema}.start_backfill($1, $2, $3, $4, $5, $6::timestamptz) AS subscription_id",
+    // Topic, group, messages at most, messages a second at most, messages of a batch at most, target latency in ms, actor, injected
+    // time.
+    tracking_backfill_start: "SELECT {schema}.start_backfill($1, $2, $3, $4, $5, $6, $7, $8::timestamptz) AS subscription_id",
     // Topic, group, whether to resume (otherwise cancel), actor, injected time.
     tracking_backfill_turn: "SELECT {schema}.turn_backfill($1, $2, $3, $4, $5::timestamptz) AS subscription_id",
     // Worker, for how long in ms, injected time. A backfill that has work and no other worker.

@@ -1,14 +1,16 @@
 //! Subscribing groups.
 
 use jiff::Timestamp;
+use tokio_postgres::types::Json;
 
+use super::advance_heads::batch;
 use super::time::{holdable, millis, stored};
 use super::{PostgresStore, policy, topic};
 use crate::error::{ErrorKind, Result};
 use crate::limits::{FLAPPING_WINDOW, GAPS_NOTED_MAX};
 use crate::name::{GroupName, TopicName};
 use crate::store::Admin;
-use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::subscription::{GroupOrder, NewSubscription, Start, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
 /// Rows per step while the head catches up with a log that no group consumed yet.
@@ -18,7 +20,7 @@ pub(super) async fn subscribe(
     store: &PostgresStore,
     name: &TopicName,
     group: &GroupName,
-    start: Start,
+    new: &NewSubscription,
 ) -> Result<Subscription> {
     let mut topic = match topic::get(store, name).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
@@ -26,8 +28,9 @@ pub(super) async fn subscribe(
         }
         result => result?,
     };
-    catch_up(store, topic.topic_id, start).await?;
-    let (word, number, time) = words(start);
+    new.policy.validate_for(&topic.settings)?;
+    catch_up(store, topic.topic_id, new.start).await?;
+    let (word, number, time) = words(new.start);
     let rows = store
         .connections
         .query(
@@ -41,6 +44,7 @@ pub(super) async fn subscribe(
                 &time,
                 &millis(FLAPPING_WINDOW),
                 &store.clock.injected(),
+                &Json(own_settings(new, &topic.settings)),
             ],
         )
         .await?;
@@ -62,6 +66,19 @@ pub(super) async fn subscribe(
         topic,
         lanes: u16::try_from(stored::<_, i32>(row, "lanes")?).expect("lanes fit 16 bits"),
     })
+}
+
+/// What a new group has of its own, as `subscribe` in the schema takes it. A group that takes its order from its topic
+/// names no lanes: the topic's are read under its lock.
+fn own_settings(new: &NewSubscription, topic: &TopicSettings) -> serde_json::Value {
+    let limits = &new.backfill;
+    let mut own = serde_json::json!(new.policy);
+    own["lanes"] = (new.order != GroupOrder::AsTopic).then(|| new.order.lanes_for(topic)).into();
+    own["messages_max"] = i64::try_from(limits.messages_max).unwrap_or(i64::MAX).into();
+    own["rate_max"] = batch(limits.rate_max).into();
+    own["batch_max"] = limits.batch_max.map(batch).into();
+    own["target_latency_ms"] = limits.target_latency.map(millis).into();
+    own
 }
 
 /// A start as the schema's functions take it: a name, a number, a time.

@@ -1,4 +1,4 @@
-//! Creating, changing and listing topics.
+//! Creating, changing and listing topics; delete and purge are in a file of their own.
 
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Progress, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
+
+pub(super) mod delete;
 
 /// How often the lock of the log is tried, and the pause in between: about five seconds in all.
 const LOG_ATTEMPTS: u32 = 12;
@@ -42,18 +44,23 @@ pub(super) async fn alter(
     get(store, name).await
 }
 
-/// Creates or changes a topic. Creating tables for it needs a lock of the log, which open transactions hold, and publishers and
+/// Creates, changes or deletes a topic. Creating tables for it needs a lock of the log, which open transactions hold, and publishers and
 /// consumers queue behind an attempt: so each attempt is short, and between two attempts the others continue.
-async fn save(store: &PostgresStore, doing: &str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<()> {
+async fn save(
+    store: &PostgresStore,
+    doing: &str,
+    sql: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>> {
     for _ in 1..LOG_ATTEMPTS {
         match store.connections.query(doing, sql, params).await {
             Err(error) if fault::code_is(&error, &[LOCK_NOT_AVAILABLE]) => {
                 tokio::time::sleep(LOG_PAUSE).await;
             }
-            answer => return answer.map(drop),
+            answer => return answer,
         }
     }
-    store.connections.query(doing, sql, params).await.map(drop).map_err(|error| {
+    store.connections.query(doing, sql, params).await.map_err(|error| {
         if !fault::code_is(&error, &[LOCK_NOT_AVAILABLE]) {
             return error;
         }
@@ -87,6 +94,8 @@ fn status_of(row: &Row) -> Result<TopicStatus> {
         gaps: count(stored(row, "gaps")?),
         scheduled: count(stored(row, "scheduled")?),
         subscriptions: count(stored(row, "subscriptions")?),
+        counting: count(stored(row, "counting")?),
+        heartbeat_timeout: Duration::from_millis(count(stored(row, "heartbeat_timeout_ms")?)),
         first: Offset(stored(row, "first_offset")?),
         watermark: Offset(stored(row, "watermark")?),
         tracking_change: done.zip(total).map(progress),

@@ -16,23 +16,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::hosts::Hosts;
 use super::publish::Columns;
+use super::repository::neutral;
 use super::settle::{PartColumns, reaches_the_end};
 use super::statements::Statements;
 use super::time::stored;
+use super::value::references;
 use super::{PostgresStore, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published};
-use crate::name::{TopicName, check_name};
+use crate::name::TopicName;
+use crate::observe::trace;
+use crate::repository::check_id;
 use crate::settle::{Parts, Settlement};
+use crate::store::repository::{OUTBOX, Verb};
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
+use crate::transaction::{self, Value};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
@@ -103,8 +110,54 @@ impl fmt::Debug for PostgresTransaction {
 }
 
 impl PostgresTransaction {
-    /// Publishes inside this transaction: the messages become visible when it commits. The topic must exist.
-    pub async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
+    /// Publishes inside this transaction: the messages become visible when it commits. The topic must exist. A producer's
+    /// [`Sends::within`](crate::publish::Sends::within) does the same, and counts.
+    pub async fn publish(&self, topic: &str, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        self.publish_now(&TopicName::new(topic)?, &trace::injected(messages)).await
+    }
+
+    /// Publishes for a producer, whose store must be the one that began this transaction.
+    pub(crate) async fn publish_of(
+        &self,
+        store: &PostgresStore,
+        topic: &TopicName,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Published>> {
+        self.check_namespace_of(store, "the producer's")?;
+        self.publish_now(topic, messages).await
+    }
+
+    fn check_namespace_of(&self, store: &PostgresStore, whose: &str) -> Result<()> {
+        // The text names the schema.
+        if self.shared.statements.publish == store.statements.publish {
+            return Ok(());
+        }
+        let rule = format!("begun in another namespace than {}, {whose}", store.namespace);
+        Err(Error::invalid("transaction", rule))
+    }
+
+    /// Runs a statement of a repository, whose store must be the one that began this transaction.
+    pub(crate) async fn run_verb(
+        &self,
+        store: &PostgresStore,
+        verb: Verb,
+        params: Vec<Value>,
+    ) -> Result<Vec<transaction::Row>> {
+        self.check_namespace_of(store, "the repository's")?;
+        let params = store.completed(verb, params);
+        let sql = self.shared.statements.of_verb(verb);
+        let rows = self.query(verb.doing(), sql, &references(&params)).await?;
+        if verb.wakes_outbox() {
+            self.wake_after_commit(OUTBOX);
+        }
+        neutral(verb.doing(), &rows)
+    }
+
+    pub(crate) async fn publish_now(
+        &self,
+        topic: &TopicName,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Published>> {
         let now = self.shared.clock.injected();
         let Some(columns) = Columns::in_transaction(messages, now, true)? else { return Ok(Vec::new()) };
         let doing = format!("publishing to topic {topic}");
@@ -131,10 +184,10 @@ impl PostgresTransaction {
     ///
     /// Waits while another transaction that inserted the same entry is open.
     pub(crate) async fn savepoint_and_enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
-        check_name("handler", handler)?;
+        check_id("handler", handler)?;
         let now = self.shared.clock.injected();
         let sql = &self.shared.statements.transaction_enter;
-        let rows = self.start(SAVEPOINT, sql, &[&handler, &message_id, &now]).await?;
+        let rows = self.start(SAVEPOINT, sql, &[&handler, &message_id.to_string(), &now]).await?;
         stored(&rows[0], "entered")
     }
 
@@ -205,6 +258,48 @@ impl PostgresTransaction {
 }
 
 impl PostgresTransaction {
+    pub(super) fn connection(&self) -> &Object {
+        self.shared.connection()
+    }
+
+    pub(super) fn statements(&self) -> &Statements {
+        &self.shared.statements
+    }
+
+    /// The injected time as a parameter; NULL for the clock of the server. Refuses a transaction that another store than
+    /// this one began.
+    pub(crate) fn time_of(&self, store: Option<&PostgresStore>) -> Result<Value> {
+        store.map_or(Ok(()), |store| self.check_namespace_of(store, "the repository's"))?;
+        Ok(self.shared.clock.injected().map(Timestamp::as_millisecond).into())
+    }
+
+    /// The answer to a statement of a handler.
+    pub(super) async fn answered<T>(
+        &self,
+        run: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
+        let doing = "running a statement of a handler";
+        let error = match tokio::time::timeout(self.shared.answer_timeout, run).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error,
+            Err(_) => return Err(no_answer(doing)),
+        };
+        // A value that does not fit its type: the driver's own text does not say which and why.
+        let unfit = std::error::Error::source(&error).filter(|_| error.as_db_error().is_none());
+        let unfit = unfit.map(ToString::to_string);
+        // A missing table is the program's: the schema is not outdated.
+        let missing = error.as_db_error().filter(|error| fault::is_missing(error.code().code()));
+        let missing = missing.map(|missing| format!("{} ({})", missing.message(), missing.code().code()));
+        let error = self.shared.failed(doing, error);
+        if let Some(missing) = missing {
+            return Err(Error::new(ErrorKind::Database, format!("database error while {doing}: {missing}")));
+        }
+        Err(match unfit.filter(|_| error.kind() == ErrorKind::Database) {
+            Some(why) => Error::new(ErrorKind::InvalidInput, format!("{error}: {why}")),
+            None => error,
+        })
+    }
+
     fn wake_after_commit(&self, topic: TopicId) {
         let mut woken = self.shared.woken.lock().expect("no panic while held");
         if !woken.contains(&topic) {

@@ -1,27 +1,29 @@
 //! The verbs of operators: each is a transaction on the writer, or a read on a reader.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::reader::at_once;
-use super::state::Removal;
 use super::work::{Kind, Work, now_ms};
 use super::{
-    SqliteStore, acks, advance_heads, audit, dead_letter, doctor, open, outstanding, policy, reader,
-    resurrect, seek, settle, state, status, stuck, topic, work,
+    SqliteStore, acks, advance_heads, audit, cron, dead_letter, doctor, message, open, outstanding, policy,
+    reader, resurrect, schedule, seek, settle, state, status, stuck, topic, work,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::lease::LeaseToken;
-use crate::message::Offset;
+use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName};
-use crate::store::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+use crate::scheduled::{Reschedule, Scheduled};
+use crate::store::{Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck};
 use crate::subscription::{
-    DeliveryPolicy, Outstanding, Start, SubscriptionId, SubscriptionStatus, Transition,
+    DeliveryPolicy, MessageAct, MessageState, Outstanding, Start, SubscriptionId, SubscriptionStatus,
+    Transition,
 };
-use crate::topic::{Topic, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
 
 #[async_trait]
 impl Admin for SqliteStore {
@@ -37,6 +39,36 @@ impl Admin for SqliteStore {
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
         let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
+    }
+
+    async fn delete_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        let counted = self.contents(topic).await?;
+        if removal == Removal::DryRun {
+            return Ok(counted);
+        }
+        let (name, actor, contents) = (topic.clone(), Arc::clone(&self.actor), counted.clone());
+        self.write(Kind::Define, move |work| topic::delete::delete(work, &name, removal, &contents, &actor))
+            .await?;
+        if let Err(error) = self.in_steps(Kind::Consume, topic::delete::remove_some).await {
+            tracing::info!(%topic, %error, "rows of a deleted topic left to maintenance");
+        }
+        Ok(counted)
+    }
+
+    async fn purge_topic(&self, topic: &TopicName, removal: Removal) -> Result<TopicContents> {
+        let counted = self.contents(topic).await?;
+        if removal == Removal::DryRun {
+            return Ok(counted);
+        }
+        let (name, actor, contents) = (topic.clone(), Arc::clone(&self.actor), counted.clone());
+        let begin = move |work: &mut Work<'_>| topic::purge::begin(work, &name, removal, &contents, &actor);
+        let mut left = Some(self.write(Kind::Define, begin).await?);
+        while let Some(purge) = left {
+            let began = Instant::now();
+            left = self.write(Kind::Consume, move |work| topic::purge::remove_some(work, purge)).await?;
+            Self::rest(began).await;
+        }
+        Ok(counted)
     }
 
     async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
@@ -62,16 +94,16 @@ impl Admin for SqliteStore {
         self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
     }
 
-    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.set_state(topic, group, Transition::Pause).await
+    async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()> {
+        self.set_state(topic, group, Transition::Pause, reason).await
     }
 
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.set_state(topic, group, Transition::Resume).await
+        self.set_state(topic, group, Transition::Resume, None).await
     }
 
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.set_state(topic, group, Transition::Cancel).await?;
+        self.set_state(topic, group, Transition::Cancel, None).await?;
         if let Err(error) = self.in_steps(Kind::Consume, state::forget_waiting).await {
             // The group is cancelled; maintenance removes the rest.
             tracing::info!(%error, "waiting ranges of a cancelled group left to maintenance");
@@ -86,12 +118,13 @@ impl Admin for SqliteStore {
         let dead_letters = self.read(move |connection| state::dead_letters(connection, &name, &of)).await?;
         let (name, of) = (topic.clone(), group.clone());
         self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
-            state::remove(work, &name, &of, Removal::Empty)
+            state::remove(work, &name, &of, state::Removal::Empty)
         })
         .await?;
         // Waits for the disk, and so for the steps before it.
         self.write(Kind::Define, move |work| {
-            state::remove(work, &topic, &group, Removal::Delete { actor: &actor, dead_letters }).map(drop)
+            state::remove(work, &topic, &group, state::Removal::Delete { actor: &actor, dead_letters })
+                .map(drop)
         })
         .await
     }
@@ -138,6 +171,32 @@ impl Admin for SqliteStore {
         self.write(Kind::Define, move |work| settle::release(work, token, &actor)).await
     }
 
+    async fn message_states(
+        &self,
+        topic: &TopicName,
+        offset: Offset,
+    ) -> Result<Vec<(GroupName, MessageState)>> {
+        let (topic, now_ms) = (topic.clone(), now_ms(&self.clock));
+        self.read(move |connection| {
+            at_once(connection, |snapshot| message::states(snapshot, &topic, offset, now_ms))
+        })
+        .await
+    }
+
+    async fn act_on_message(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        offset: Offset,
+        act: &MessageAct,
+        force: bool,
+    ) -> Result<()> {
+        let (topic, group, act) = (topic.clone(), group.clone(), act.clone());
+        let actor = Arc::clone(&self.actor);
+        self.write(Kind::Define, move |work| message::act(work, &topic, &group, offset, &act, force, &actor))
+            .await
+    }
+
     async fn force_complete(
         &self,
         topic: &TopicName,
@@ -172,12 +231,51 @@ impl Admin for SqliteStore {
         self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
     }
 
+    async fn count_dead_letters(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        let selection = selection.clone();
+        self.read(move |connection| dead_letter::count_of(connection, &selection)).await
+    }
+
+    async fn replace_dead_letter(
+        &self,
+        subscription: SubscriptionId,
+        id: Uuid,
+        message: &NewMessage,
+        all_groups: bool,
+    ) -> Result<Published> {
+        let (message, actor) = (message.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| {
+            dead_letter::replace(work, subscription, id, &message, all_groups, &actor)
+        })
+        .await
+    }
+
     async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
         dead_letter::redrive(self, selection).await
     }
 
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         dead_letter::purge(self, selection).await
+    }
+
+    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+        let topic = topic.clone();
+        self.read(move |connection| at_once(connection, |snapshot| schedule::list(snapshot, &topic, limit)))
+            .await
+    }
+
+    async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
+        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| schedule::cancel(work, &topic, message_id, &actor)).await
+    }
+
+    async fn reschedule(&self, topic: &TopicName, message_id: Uuid, to: Reschedule) -> Result<bool> {
+        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| schedule::reschedule(work, &topic, message_id, to, &actor)).await
+    }
+
+    async fn cron_jobs(&self) -> Result<Vec<CronStatus>> {
+        self.read(cron::list).await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
@@ -207,8 +305,26 @@ impl Admin for SqliteStore {
 }
 
 impl SqliteStore {
-    async fn set_state(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+    async fn contents(&self, topic: &TopicName) -> Result<TopicContents> {
+        let (topic, now_ms) = (topic.clone(), now_ms(&self.clock));
+        self.read(move |connection| {
+            at_once(connection, |snapshot| topic::delete::contents(snapshot, &topic, now_ms))
+        })
+        .await
+    }
+
+    async fn set_state(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        transition: Transition,
+        reason: Option<&str>,
+    ) -> Result<()> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
-        self.write(Kind::Define, move |work| state::set(work, &topic, &group, transition, &actor)).await
+        let reason = reason.map(str::to_owned);
+        let set = move |work: &mut Work<'_>| {
+            state::set(work, &topic, &group, transition, reason.as_deref(), &actor)
+        };
+        self.write(Kind::Define, set).await
     }
 }

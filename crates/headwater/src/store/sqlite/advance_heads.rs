@@ -6,14 +6,13 @@ use super::fault::Attempt;
 use super::promote::promote;
 use super::work::Work;
 use super::{decode, migrate};
-use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 use crate::topic::TopicId;
 
 /// Dedup keys removed in one round at most: the writer is shared.
 const FORGET_MAX: u32 = 10_000;
 
-/// Promotes due messages of every topic and removes old dedup keys and inbox entries.
+/// Promotes due messages of every topic and removes old dedup keys.
 pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
@@ -26,9 +25,6 @@ pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     }
     let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_dedup))?;
     done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
-    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_inbox))?;
-    let handled_before_ms = now_ms.saturating_sub(super::millis(INBOX_RETENTION));
-    done.inbox_forgotten = forget.execute(params![handled_before_ms, INBOX_FORGET_MAX])? as u64;
     Ok(done)
 }
 

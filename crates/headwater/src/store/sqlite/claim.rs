@@ -16,7 +16,7 @@ use super::work::{BoxCommand, Job, Kind, Work};
 use super::{decode, millis, settle};
 use crate::error::{Error, ErrorKind};
 use crate::lease::{
-    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Want, attempts_after_expiry,
+    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, UsedUp, Want, attempts_after_expiry,
     hand_out_again,
 };
 use crate::message::Offset;
@@ -68,12 +68,13 @@ pub(super) fn claim(
         if !want.limits.is_none() {
             limits::spend(&mut claim)?;
         }
-        let Claim { mut leases, recheck_at_ms: at, state, .. } = claim;
+        let Claim { mut leases, mut used_up, recheck_at_ms: at, state, .. } = claim;
         // New offsets were handed out from `found` on.
         let next = leases.iter().map(|lease| lease.range.last.0 + 1).fold(found, i64::max);
         rivals.note(want.subscription_id, state.topic_id, found, next, !leases.is_empty());
         leases.sort_by_key(|lease| lease.range.first);
         claimed.leases.append(&mut leases);
+        claimed.used_up.append(&mut used_up);
         recheck_at_ms = [recheck_at_ms, at].into_iter().flatten().min();
     }
     claimed.recheck_after = recheck_at_ms.map(|at_ms| super::until(at_ms, now_ms));
@@ -88,6 +89,7 @@ struct Claim<'w, 'c> {
     now_ms: i64,
     state: State,
     leases: Vec<Lease>,
+    used_up: Vec<UsedUp>,
     recheck_at_ms: Option<i64>,
     allowance: Allowance,
 }
@@ -126,8 +128,9 @@ impl<'w, 'c> Claim<'w, 'c> {
         if let Some(lease) = want.lease {
             state.lease_ms = millis(lease);
         }
-        let (leases, allowance) = (Vec::new(), Allowance::default());
-        let mut claim = Claim { work, owner, want, now_ms, state, leases, recheck_at_ms: None, allowance };
+        let (leases, used_up, allowance) = (Vec::new(), Vec::new(), Allowance::default());
+        let mut claim =
+            Claim { work, owner, want, now_ms, state, leases, used_up, recheck_at_ms: None, allowance };
         if !want.limits.is_none() {
             claim.allowance = Allowance::measure(&claim)?;
         }
@@ -304,11 +307,9 @@ impl<'w, 'c> Claim<'w, 'c> {
 
     fn bury(&mut self, part: &Part) -> Attempt<()> {
         let times = part.attempts;
-        let error = match part
-            .last_error
-            .as_deref()
-            .and_then(|error| error.strip_prefix("lease expired: held by "))
-        {
+        let held_by = |error: &'_ str| error.strip_prefix("lease expired: held by ").map(str::to_owned);
+        let owner = part.last_error.as_deref().and_then(held_by);
+        let error = match &owner {
             Some(owner) => format!("lease expired {times} times; last held by {owner}"),
             None => format!("lease expired {times} times"),
         };
@@ -317,9 +318,16 @@ impl<'w, 'c> Claim<'w, 'c> {
             lane: part.lane.map(|lane| (lane, self.state.lanes)),
             error: &error,
             attempts: times,
+            owner: owner.as_deref(),
             now_ms: self.now_ms,
         };
-        log::bury(self.work.connection, self.state.topic_id, part.range(), &burial)?;
+        let buried = log::bury(self.work.connection, self.state.topic_id, part.range(), &burial)?;
+        self.used_up.extend(buried.into_iter().map(|offset| UsedUp {
+            subscription_id: self.want.subscription_id,
+            offset,
+            attempts: times,
+            error: error.clone(),
+        }));
         part.delete(self.work.connection)
     }
 }

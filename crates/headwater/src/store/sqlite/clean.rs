@@ -25,7 +25,7 @@ use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
 mod age;
-mod watermark_history;
+pub(super) mod watermark_history;
 
 pub(super) use age::elapse;
 
@@ -348,7 +348,7 @@ fn stamped_by(
 }
 
 /// Removes messages with their completion records, range by range.
-fn remove(connection: &Connection, topic_range: &TopicRange, offsets: &Ranges) -> Attempt<u64> {
+pub(super) fn remove(connection: &Connection, topic_range: &TopicRange, offsets: &Ranges) -> Attempt<u64> {
     let mut removed = 0;
     for (first, last) in offsets.iter() {
         removed += log::remove(connection, topic_range.topic, first, last)?;
@@ -359,7 +359,7 @@ fn remove(connection: &Connection, topic_range: &TopicRange, offsets: &Ranges) -
 }
 
 /// Moves the topic's first offset up to the lowest message that is left.
-fn raise_first(connection: &Connection, topic_range: &TopicRange, removed: u64) -> Attempt<i64> {
+pub(super) fn raise_first(connection: &Connection, topic_range: &TopicRange, removed: u64) -> Attempt<i64> {
     let lowest = log::first_in(connection, topic_range.topic, topic_range.first, OFFSET_MAX)?;
     let first = lowest.map_or(topic_range.head + 1, |(offset, _)| offset);
     let removed = i64::try_from(removed).unwrap_or(i64::MAX);
@@ -460,7 +460,7 @@ pub(super) fn note_missed(
 
 /// Removes ack log entries of messages that are removed, at most as many as a step has messages; true if more are
 /// left.
-fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attempt<bool> {
+pub(super) fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attempt<bool> {
     let mut statement = connection.prepare_cached(super::sql!(clean.forget_acks))?;
     let forgotten = statement.execute(params![topic.0, lines_max])?;
     Ok(u32::try_from(forgotten).is_ok_and(|forgotten| forgotten == lines_max))

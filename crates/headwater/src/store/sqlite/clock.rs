@@ -43,6 +43,7 @@ fn move_deadlines(connection: &Connection, step_ms: i64, now_ms: i64) -> rusqlit
     // before.
     let after_ms = now_ms.saturating_sub(step_ms.max(0));
     connection.prepare_cached(super::sql!(clock.move_ranges))?.execute(params![step_ms, after_ms])?;
+    connection.prepare_cached(super::sql!(clock.move_outbox))?.execute(params![step_ms, after_ms, now_ms])?;
     connection.prepare_cached(super::sql!(clock.move_owners))?.execute(params![step_ms, now_ms])?;
     connection.prepare_cached(super::sql!(clock.move_dedup))?.execute(params![step_ms, after_ms, now_ms])?;
     Ok(())

@@ -10,6 +10,7 @@ use super::fault::{is_busy, sqlite_error};
 use super::{migrate, patience, trust};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
+use crate::store::options::OpenOptions;
 
 /// Prepared statements cached per connection: more than the engine has.
 const STATEMENTS_MAX: usize = 128;
@@ -179,12 +180,17 @@ fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> 
 ///
 /// The check goes through SQLite, read-only, and never through the file system: closing any descriptor of the file
 /// would drop the locks that other connections of this process hold on it.
-pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
+pub(super) fn inspect(location: &Location, options: &OpenOptions) -> Result<()> {
     let Some(path) = &location.path else { return Ok(()) };
-    let Some(bytes) = size_of(path)? else { return Ok(()) };
+    let bytes = size_of(path)?;
+    let missing = || match options.create {
+        true => Ok(()),
+        false => Err(Error::no_such_store(&format!("store at {}", location.name))),
+    };
+    let Some(bytes) = bytes else { return missing() };
     check_one_name(path, location)?;
     if bytes == 0 {
-        return Ok(());
+        return missing();
     }
     // SQLite treats a file shorter than its smallest page as an empty database and would overwrite it.
     if bytes < PAGE_BYTES_MIN {
@@ -195,7 +201,7 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     patience::install(&connection).map_err(failed)?;
-    match migrate::check_may_open(&connection, &location.name, adopt) {
+    match migrate::check_may_open(&connection, &location.name, options.adopt) {
         Ok(()) => {}
         // Only a connection that may write can roll back what a crash left in a journal; the file is valid.
         Err(error) if needs_recovery(&error) => return Ok(()),

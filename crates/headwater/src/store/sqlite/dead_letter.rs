@@ -11,13 +11,15 @@ use uuid::Uuid;
 
 use super::fault::Attempt;
 use super::lanes::Lanes;
+use super::publish::{self, Prepared};
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::{Kind, Work};
 use super::{SqliteStore, audit, decode, log, settle};
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven, no_such, refused_copy, shorten};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
-use crate::message::{Offset, lane_of};
+use crate::message::{NewMessage, Offset, Published, lane_of};
+use crate::name::TopicName;
 use crate::subscription::{SubscriptionId, SubscriptionState, refused_cancelled};
 use crate::topic::TopicId;
 
@@ -30,6 +32,7 @@ pub(super) fn list(
     let mut statement = connection.prepare_cached(super::sql!(dead_letter.list))?;
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
+    let limit = selection.at_most.map_or(limit, |most| most.min(limit));
     parameters.push(&limit);
     Ok(decode::all(&mut statement, parameters.as_slice(), |row| {
         Ok(DeadLetter {
@@ -51,25 +54,85 @@ pub(super) fn list(
     })?)
 }
 
+/// How many a redrive would hand out, and how many have lost their message.
+pub(super) fn count_of(connection: &Connection, selection: &DeadLetterSelection) -> Attempt<Redriven> {
+    let selected = Selected::of(selection);
+    let mut counted = log::count_dead_letters(connection, selected.parameters().as_slice())?;
+    if let Some(most) = selection.at_most {
+        counted.redriven = counted.redriven.min(u64::from(most));
+    }
+    Ok(counted)
+}
+
+/// Publishes an edited copy of a dead letter and removes the dead letter.
+pub(super) fn replace(
+    work: &mut Work<'_>,
+    subscription: SubscriptionId,
+    id: Uuid,
+    message: &NewMessage,
+    all_groups: bool,
+    actor: &str,
+) -> Attempt<Published> {
+    let selection = DeadLetterSelection::all(subscription).ids([id]);
+    let Some(of) = Of::find(work, &selection)? else { return Err(no_such(id).into()) };
+    if of.state == SubscriptionState::Cancelled {
+        return Err(refused_cancelled("replace", &of.topic, &of.group).into());
+    }
+    let others: Vec<String> = {
+        let mut statement = work.connection.prepare_cached(super::sql!(subscribe.others))?;
+        decode::all(&mut statement, [of.topic_id.0], |row| row.get(0))?
+    };
+    let others: Vec<String> = others.into_iter().filter(|group| *group != of.group).collect();
+    if !others.is_empty() && !all_groups {
+        return Err(refused_copy(&of.topic, &others).into());
+    }
+    let (page, _) = page(work, &selection, &of, PageEnd::default())?;
+    let Some(dead_letter) = page.first() else { return Err(no_such(id).into()) };
+    remove(work, page.iter())?;
+    let messages = std::slice::from_ref(message);
+    let topic = TopicName::new(of.topic.clone())?;
+    let published = publish::run(work, &topic, false, messages, &Prepared::batch(messages))?.remove(0);
+    let detail = serde_json::json!({
+        "dead_letter": id,
+        "from": dead_letter.offset,
+        "offset": published.offset.map(|offset| offset.0),
+        "message_id": published.message_id,
+    });
+    audit::note(work, actor, "replace_dead_letter", Some(&of.topic), Some(&of.group), &detail)?;
+    Ok(published)
+}
+
 /// Redrives a selection page by page, each in a transaction of its own: the writer is shared.
 pub(super) async fn redrive(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<Redriven> {
-    for_each_page(store, selection, "redrive", |work, subscription, page, done: &mut Redriven| {
-        if subscription.state == SubscriptionState::Cancelled {
-            return Err(refused_cancelled("redrive", &subscription.topic, &subscription.group).into());
-        }
-        done.gone += page.iter().filter(|dead_letter| !dead_letter.there).count() as u64;
-        done.redriven += redrive_page(work, subscription, page)?;
-        Ok(serde_json::json!({ "redriven": done.redriven, "gone": done.gone }))
-    })
+    for_each_page(
+        store,
+        selection,
+        "redrive",
+        |row| row.there,
+        |work, subscription, page, done: &mut Redriven| {
+            if subscription.state == SubscriptionState::Cancelled {
+                return Err(refused_cancelled("redrive", &subscription.topic, &subscription.group).into());
+            }
+            done.gone += page.iter().filter(|dead_letter| !dead_letter.there).count() as u64;
+            done.redriven += redrive_page(work, subscription, page)?;
+            Ok(serde_json::json!({ "redriven": done.redriven, "gone": done.gone }))
+        },
+    )
     .await
 }
 
 /// Removes a selection, page by page.
 pub(super) async fn purge(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<u64> {
-    for_each_page(store, selection, "purge", |work, _, page, done: &mut u64| {
-        *done += remove(work, page.iter())?;
-        Ok(serde_json::json!({ "purged": *done }))
-    })
+    for_each_page(
+        store,
+        selection,
+        "purge",
+        |_| true,
+        |work, _, page, done: &mut u64| {
+            *done += remove(work, page.iter())?;
+            Ok(serde_json::json!({ "purged": *done }))
+        },
+    )
     .await
 }
 
@@ -82,18 +145,21 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     store: &SqliteStore,
     selection: &DeadLetterSelection,
     act: &'static str,
+    counts: fn(&RedriveRow) -> bool,
     step: Step<T>,
 ) -> Result<T> {
-    let (mut position, mut done) = (PageEnd::default(), T::default());
+    let (mut position, mut done) = (PageEnd { left: selection.at_most, ..PageEnd::default() }, T::default());
     loop {
         let began = Instant::now();
         let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
         let ran = store.write(Kind::Define, move |work| {
             let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
-            let (page, next) = page(work, &selection, &of, position)?;
+            let (mut page, mut next) = page(work, &selection, &of, position)?;
+            let is_full = page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX);
+            let is_reached = shorten(&mut page, &mut next.left, counts);
             let mut done = before.clone();
             let detail = step(work, &of, &page, &mut done)?;
-            if page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX) {
+            if is_full && !is_reached {
                 return Ok((done, Some(next)));
             }
             audit::note(work, &actor, act, Some(&of.topic), Some(&of.group), &detail)?;
@@ -115,6 +181,8 @@ struct PageEnd {
     after: i64,
     /// The newest dead letter when the run began: a message that is buried later, maybe again, is not part of it.
     until: Option<i64>,
+    /// How many more are part of the selection, if that is limited.
+    left: Option<u32>,
 }
 
 /// The subscription that the dead letters belong to.
@@ -192,7 +260,7 @@ fn page(
         dead_letter.there = found.is_some();
     }
     let after = page.last().map_or(position.after, |dead_letter| dead_letter.dead_letter_key);
-    Ok((page, PageEnd { after, until: Some(until) }))
+    Ok((page, PageEnd { after, until: Some(until), ..position }))
 }
 
 /// Makes the offsets of the dead letters outstanding, as if they had never been handed out, and removes the

@@ -40,6 +40,15 @@ const CHECKS: &[Check] = &[
         remedy: "two holders may have the same messages; delete the younger of the ranges from headwater_outstanding",
     },
     Check {
+        name: "parked_entry",
+        sql: super::sql!(doctor.parked_entry),
+        describe: |row| {
+            let (id, what): (i64, String) = (row.get(0)?, row.get(1)?);
+            Ok(format!("outbox entry {id} {what}"))
+        },
+        remedy: "requeue the entry with `headwater outbox requeue`, or delete the dead letter with `headwater parked delete`",
+    },
+    Check {
         name: "malformed",
         sql: super::sql!(doctor.malformed),
         describe: |row| {
@@ -129,6 +138,17 @@ const CHECKS: &[Check] = &[
         remedy: "something other than retention removed them, such as an older file under a newer log; restore a backup, \
                  or accept the loss: set removed in headwater_topic to last_offset minus the number of its messages",
     },
+    Check {
+        name: "process_log",
+        sql: super::sql!(doctor.process_log),
+        describe: |row| {
+            let (process, version, newest): (String, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!(
+                "process {process} has version {version}, and the newest entry of its log is {newest}"
+            ))
+        },
+        remedy: "restore the rows of that process in headwater_process and headwater_process_event from a backup",
+    },
 ];
 
 fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
@@ -161,7 +181,6 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     findings.append(&mut topic_names(connection)?);
     findings.append(&mut far_leases(connection, now_ms)?);
     findings.append(&mut changed_epoch(connection, now_ms)?);
-    findings.append(&mut tracking::overdue_jobs(connection, now_ms)?);
     findings.append(&mut files::check(connection));
     Ok(findings)
 }

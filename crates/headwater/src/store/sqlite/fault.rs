@@ -69,7 +69,10 @@ pub(super) fn shared_error(location: &str, error: &Arc<rusqlite::Error>) -> Erro
         Some(holder) => format!("database busy, {holder} holds its write lock"),
         None => what.to_owned(),
     };
-    Error::with_source(kind, format!("{what}: {location}: {error}"), Arc::clone(error))
+    // SQLite names the file itself when it cannot open it.
+    let said = error.to_string();
+    let said = said.strip_suffix(&format!(": {location}")).unwrap_or(&said);
+    Error::with_source(kind, format!("{what}: {location}: {said}"), Arc::clone(error))
 }
 
 /// The error of a COMMIT. After a failed fsync it is unknown whether the commit is on the disk.

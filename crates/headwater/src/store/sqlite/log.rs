@@ -5,16 +5,18 @@
 use std::ops::ControlFlow;
 
 use bytes::{Bytes, BytesMut};
-use rusqlite::types::ValueRef;
+use rusqlite::types::{ToSql, ValueRef};
 use rusqlite::{CachedStatement, Connection, MAIN_DB, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::fault::Attempt;
 use super::ranges::{Masks, Ranges};
 use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
+use crate::dead_letter::Redriven;
 use crate::lease::OffsetRange;
+use crate::limits::NAME_BYTES_MAX;
 use crate::message::{MESSAGE_BYTES, Message, NewMessage, Offset, lane_of, weight_of_headers};
-use crate::store::{FetchBound, Fetched, Weighing};
+use crate::store::{FetchBound, Fetched, Head, Weighing};
 use crate::topic::TopicId;
 
 /// Appends messages, with a statement that is prepared once for a batch.
@@ -133,6 +135,15 @@ pub(super) fn fetch(
     Ok(Fetched { messages, left })
 }
 
+/// The last offset of a topic. One writer commits at a time: there are no gaps, and nothing is ever pending.
+pub(super) fn head(connection: &Connection, topic: TopicId) -> Attempt<Option<Head>> {
+    let mut statement = connection.prepare_cached(sql!(log.head))?;
+    let found = statement.query_row([topic.0], |row| {
+        Ok(Head { offset: Offset(row.get(0)?), gaps: Vec::new(), pending: false })
+    });
+    Ok(found.optional()?)
+}
+
 /// Reads a payload in pieces into its own buffer: as a column SQLite would make a copy first. The statement that
 /// found the row is still open, so this reads the same snapshot.
 fn large_payload(connection: &Connection, row_key: i64, bytes: usize) -> Attempt<Bytes> {
@@ -228,6 +239,23 @@ pub(super) fn count(connection: &Connection, topic: TopicId, ranges: &Ranges) ->
     Ok(all)
 }
 
+/// The first and the last stored offset of a topic.
+pub(super) fn bounds(connection: &Connection, topic: TopicId) -> Attempt<Option<(i64, i64)>> {
+    let mut statement = connection.prepare_cached(sql!(log.bounds))?;
+    let ends: (Option<i64>, Option<i64>) = statement
+        .query_row([row_key(topic, 0), row_key(topic, OFFSET_MAX)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(ends.0.map(offset_of).zip(ends.1.map(offset_of)))
+}
+
+/// Of a selection of dead letters, those whose message is stored, and those whose message is not. The parameters are
+/// those of a selection.
+pub(super) fn count_dead_letters(connection: &Connection, selection: &[&dyn ToSql]) -> Attempt<Redriven> {
+    let mut statement = connection.prepare_cached(sql!(log.count_dead_letters))?;
+    Ok(statement.query_row(selection, |row| {
+        Ok(Redriven { redriven: decode::count(row, 0)?, gone: decode::count(row, 1)? })
+    })?)
+}
+
 /// The messages of a closed range: offset, id and key, which determine a message's lane.
 pub(super) fn keys(
     connection: &Connection,
@@ -263,16 +291,18 @@ pub(super) struct Burial<'a> {
     pub(super) lane: Option<(u16, u16)>,
     pub(super) error: &'a str,
     pub(super) attempts: u32,
+    /// The owner that gave them up, or whose lease expired; `None` if an operator did.
+    pub(super) owner: Option<&'a str>,
     pub(super) now_ms: i64,
 }
 
-/// Copies the messages of a range to the dead letters.
+/// Copies the messages of a range to the dead letters; returns their offsets.
 pub(super) fn bury(
     connection: &Connection,
     topic: TopicId,
     range: OffsetRange,
     burial: &Burial<'_>,
-) -> Attempt<()> {
+) -> Attempt<Vec<Offset>> {
     let (first, last) = (range.first.0, range.last.0);
     let offsets: Vec<i64> = match burial.lane {
         None => stored(connection, topic, first, last, u32::MAX)?,
@@ -283,17 +313,19 @@ pub(super) fn bury(
         }
     };
     let mut statement = connection.prepare_cached(sql!(log.bury))?;
-    for offset in offsets {
+    for offset in &offsets {
         statement.execute(params![
-            row_key(topic, offset),
+            row_key(topic, *offset),
             Uuid::now_v7().as_bytes().as_slice(),
             burial.subscription_id,
             burial.error,
             burial.attempts,
-            burial.now_ms
+            burial.now_ms,
+            // Read from an error in one case: a text that is no name must not keep the message from being buried.
+            burial.owner.filter(|owner| (1..=NAME_BYTES_MAX).contains(&owner.len()))
         ])?;
     }
-    Ok(())
+    Ok(offsets.into_iter().map(Offset).collect())
 }
 
 /// Passes the messages of a closed range to `visit` until it breaks: offset, when it was created and when its

@@ -8,17 +8,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::work::Kind;
-use super::{SqliteStore, advance_heads, clean, detect, jobs, log, retire, topic};
+use super::{
+    SqliteStore, advance_heads, clean, detect, jobs, log, process, reader, retire, survey, topic, work,
+};
 use crate::error::Result;
 use crate::maintenance::{JobRun, JobStatus};
 use crate::name::Owner;
 use crate::store::maintenance::warn_missed;
-use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
+use crate::store::{
+    CleanStep, Detected, EntryRetention, EntryStep, Maintained, Maintenance, PartitionStep, SubscriptionStep,
+    Survey,
+};
 use crate::topic::{TopicId, TopicStatus};
 
-/// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds,
+/// Most messages of one step. Every other writer waits while it runs: a step of this size takes about a millisecond,
 /// and more such steps, with a pause after each, do the same work.
-pub(super) const STEP_MESSAGES_MAX: u32 = 1_000;
+pub(super) const STEP_MESSAGES_MAX: u32 = 250;
 
 #[async_trait]
 impl Maintenance for SqliteStore {
@@ -63,8 +68,25 @@ impl Maintenance for SqliteStore {
         retire::clean_subscriptions(self, older_than).await
     }
 
+    async fn clean_entries(&self, retention: &EntryRetention) -> Result<EntryStep> {
+        let retention = *retention;
+        self.write(Kind::Consume, move |work| retire::clean_entries(work, &retention)).await
+    }
+
+    async fn clean_processes(&self, older_than: Duration) -> Result<u64> {
+        process::clean(self, older_than).await
+    }
+
     async fn probe(&self) -> Result<()> {
         self.read(log::probe).await
+    }
+
+    async fn survey(&self, groups_max: u32) -> Result<Survey> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| {
+            reader::at_once(connection, |snapshot| survey::survey(snapshot, groups_max, now_ms))
+        })
+        .await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {

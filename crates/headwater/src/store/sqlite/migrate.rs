@@ -43,14 +43,18 @@ pub(super) const SCHEMA: Schema = Schema {
         "tables/topic.sql",
         "tables/log.sql",
         "tables/publish.sql",
+        "tables/outbox.sql",
+        "tables/relay.sql",
         "tables/subscription.sql",
+        "tables/dead_letter.sql",
         "tables/owner.sql",
         "tables/tracking.sql",
         "tables/retention.sql",
         "tables/maintenance.sql",
+        "tables/process.sql",
     ],
     steps: &[],
-    code: files!["triggers.sql", "views.sql", "publish_trigger.sql"],
+    code: files!["triggers.sql", "views.sql", "publish_trigger.sql", "outbox_trigger.sql", "process.sql"],
     program: env!("CARGO_PKG_VERSION"),
 };
 
@@ -287,7 +291,7 @@ fn check_may_install(connection: &Connection, location: &str, adopt: bool) -> Re
     }
     let text = format!(
         "an SQLite database of another application (it holds {}): {location}; to keep messages beside its tables, \
-         open it with OpenOptions::adopt",
+         run `headwater migrate --adopt`",
         others.join(", ")
     );
     Err(Error::new(ErrorKind::NotAStore, text))

@@ -22,7 +22,7 @@ pub(super) fn list(
     Ok(parts.into_iter().map(|part| outstanding_of(part, now_ms)).collect::<Result<_>>()?)
 }
 
-fn outstanding_of(part: Part, now_ms: i64) -> Result<Outstanding> {
+pub(super) fn outstanding_of(part: Part, now_ms: i64) -> Result<Outstanding> {
     let held = part.owner.is_some();
     let state = OutstandingState::of(held, part.has_expired(now_ms), part.parked);
     Ok(Outstanding {

@@ -13,8 +13,8 @@ use rusqlite::Connection;
 
 /// How long a connection waits for a lock of another one, by default.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// The first tries come sooner: mostly the lock is held for less than a millisecond.
-const QUICK_TRIES: i32 = 4;
+/// The first tries come sooner: mostly the lock is held for a millisecond or two, the time of a maintenance step.
+const QUICK_TRIES: i32 = 8;
 const QUICK_PAUSE: Duration = Duration::from_micros(250);
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -22,6 +22,8 @@ fn policy_of(row: &Row<'_>) -> rusqlite::Result<DeliveryPolicy> {
         max_attempts: row.get(1)?,
         backoff_initial: decode::optional_duration(row, 2)?,
         backoff_max: decode::optional_duration(row, 3)?,
+        heartbeat_interval: decode::optional_duration(row, 4)?,
+        heartbeat_timeout: decode::optional_duration(row, 5)?,
     })
 }
 
@@ -44,7 +46,7 @@ pub(super) fn settings_of(
     for subscription in subscriptions {
         let settings = statement
             .query_row([subscription.0], |row| {
-                Ok(policy_of(row)?.apply_to(&decode::json::<TopicSettings>(row, 4)?))
+                Ok(policy_of(row)?.apply_to(&decode::json::<TopicSettings>(row, 6)?))
             })
             .optional()?;
         found.extend(settings.map(|settings| (*subscription, settings)));
@@ -61,15 +63,22 @@ pub(super) fn set(
     actor: &str,
 ) -> Attempt<()> {
     let (topic, found) = group::get_alive(work.connection, name, group, "set_policy")?;
-    // The rules for a topic's settings also apply to a policy.
-    policy.apply_to(&topic.settings).validate()?;
-    work.connection.prepare_cached(super::sql!(policy.set))?.execute(params![
-        found.subscription_id,
+    policy.validate_for(&topic.settings)?;
+    store(work.connection, found.subscription_id, policy)?;
+    let detail = serde_json::json!(policy);
+    audit::note(work, actor, "set_policy", Some(name.as_str()), Some(group.as_str()), &detail)
+}
+
+/// Stores the policy of a subscription.
+pub(super) fn store(connection: &Connection, subscription_id: i32, policy: &DeliveryPolicy) -> Attempt<()> {
+    connection.prepare_cached(super::sql!(policy.set))?.execute(params![
+        subscription_id,
         policy.lease.map(millis),
         policy.max_attempts,
         policy.backoff_initial.map(millis),
-        policy.backoff_max.map(millis)
+        policy.backoff_max.map(millis),
+        policy.heartbeat_interval.map(millis),
+        policy.heartbeat_timeout.map(millis)
     ])?;
-    let detail = serde_json::json!(policy);
-    audit::note(work, actor, "set_policy", Some(name.as_str()), Some(group.as_str()), &detail)
+    Ok(())
 }

@@ -3,10 +3,14 @@
 //! [`publish`] works inside a transaction of the caller's own connection to the same file; the engine's own publishes
 //! use the same [`append`].
 
+use std::fmt::Display;
+use std::path::Path;
+
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
+use super::SqliteStore;
 use super::fault::{Attempt, Fault};
 use super::log::Appender;
 use super::migrate;
@@ -15,9 +19,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DELAY_MAX, PAYLOAD_BYTES_DEFAULT};
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::TopicName;
+use crate::observe::trace;
 use crate::topic::{TopicId, TopicSettings};
 
-/// Publishes inside the caller's own transaction, on the caller's own connection to the store's file.
+/// Publishes inside the caller's own transaction, on the caller's own connection to the store's file, where there is no open
+/// store. Programs with a [`Headwater`](crate::Headwater) call [`Sends::within`](crate::publish::Sends::within), which also
+/// counts.
 ///
 /// All of `messages` are in the transaction, or none. They become visible when the caller commits, and as durable as
 /// the caller's own `synchronous` setting makes them; if the caller rolls back they are never visible. An unknown
@@ -27,8 +34,8 @@ use crate::topic::{TopicId, TopicSettings};
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use headwater::NewMessage;
 /// use headwater::store::{self, OpenOptions, sqlite};
-/// use headwater::{NewMessage, TopicName};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("shop.db");
@@ -36,16 +43,52 @@ use crate::topic::{TopicId, TopicSettings};
 /// let mut connection = rusqlite::Connection::open(&path)?;
 /// let transaction = connection.transaction()?;
 /// // … the application's own statements …
-/// sqlite::publish(&transaction, &TopicName::new("orders")?, &[NewMessage::new("{}")])?;
+/// sqlite::publish(&transaction, "orders", &[NewMessage::new("{}")])?;
 /// transaction.commit()?;
 /// # store.close().await?;
 /// # Ok(()) })
 /// # }
 /// ```
-pub fn publish(
+pub fn publish(transaction: &Connection, topic: &str, messages: &[NewMessage]) -> Result<Vec<Published>> {
+    let now_ms = Timestamp::now().as_millisecond();
+    publish_in(transaction, &TopicName::new(topic)?, None, &trace::injected(messages), now_ms)
+}
+
+impl SqliteStore {
+    /// Publishes in a transaction of the program's own, by the store's clock. The connection must be to the store's file.
+    pub(crate) fn publish_within(
+        &self,
+        transaction: &Connection,
+        topic: &TopicName,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Published>> {
+        self.check_file_of(transaction, format_args!("topic {topic}"))?;
+        publish_in(transaction, topic, Some(self.auto_create), messages, super::work::now_ms(&self.clock))
+    }
+
+    /// Refuses a transaction on another file than that of the store, which has what it is for.
+    pub(super) fn check_file_of(&self, transaction: &Connection, what: impl Display) -> Result<()> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let other = transaction.path().filter(|path| !path.is_empty()).map(Path::new);
+        if other.map(real) != self.location.path.as_deref().map(real) {
+            let other = other.map_or_else(|| "in memory".to_owned(), |path| path.display().to_string());
+            let rule = format!(
+                "its connection is to {other}, but {what} is in {}; open the program's own connection on the store's file",
+                self.location.name
+            );
+            return Err(Error::invalid("transaction", rule));
+        }
+        Ok(())
+    }
+}
+
+/// Publishes in an open transaction; without `auto_create` the stored setting decides.
+fn publish_in(
     transaction: &Connection,
     topic: &TopicName,
+    auto_create: Option<bool>,
     messages: &[NewMessage],
+    now_ms: i64,
 ) -> Result<Vec<Published>> {
     validate_batch(messages)?;
     if messages.is_empty() {
@@ -53,10 +96,9 @@ pub fn publish(
     }
     let location = transaction.path().unwrap_or("in memory").to_owned();
     let failed = |fault: Fault| fault.into_error(&location);
-    let now_ms = Timestamp::now().as_millisecond();
     // A savepoint: a caller that continues after an error must not commit half a batch.
     transaction.execute_batch("SAVEPOINT headwater_publish").map_err(|error| failed(error.into()))?;
-    let published = publish_here(transaction, &location, topic, messages, now_ms);
+    let published = publish_here(transaction, &location, topic, auto_create, messages, now_ms);
     let end = match published {
         Ok(_) => "RELEASE headwater_publish",
         Err(_) => "ROLLBACK TO headwater_publish; RELEASE headwater_publish",
@@ -72,17 +114,19 @@ fn publish_here(
     connection: &Connection,
     location: &str,
     topic: &TopicName,
+    auto_create: Option<bool>,
     messages: &[NewMessage],
     now_ms: i64,
 ) -> Attempt<Vec<Published>> {
-    let auto_create: Option<String> = connection
+    let stored: Option<String> = connection
         .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
         .optional()
         .map_err(no_schema)?;
     migrate::check_written(connection, location)?;
     let mut logs = Logs::default();
     let prepared = Prepared::batch(messages);
-    let log = logs.of(connection, topic, auto_create.as_deref() == Some("1"), messages, now_ms)?;
+    let auto_create = auto_create.unwrap_or(stored.as_deref() == Some("1"));
+    let log = logs.of(connection, topic, auto_create, messages, now_ms)?;
     let published = append(connection, log, now_ms, messages, &prepared)?;
     logs.confirm();
     logs.flush(connection)?;
@@ -91,8 +135,7 @@ fn publish_here(
 
 fn no_schema(error: rusqlite::Error) -> Fault {
     if error.to_string().contains("no such table: headwater_meta") {
-        let text =
-            "this connection's database is not a store of Headwater; open it once with OpenOptions::adopt";
+        let text = "this connection's database is not a store of Headwater; `headwater migrate --adopt` makes it one";
         return Error::with_source(ErrorKind::NotAStore, text, error).into();
     }
     error.into()
@@ -141,6 +184,24 @@ pub(super) fn run(
     Ok(published)
 }
 
+/// Publishes in the transaction of a handler. Heads are written back at once: they are rolled back with the handler's
+/// savepoint, which what a transaction remembers of its logs would not be.
+pub(super) fn inside(
+    work: &mut Work<'_>,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Attempt<Vec<Published>> {
+    let (connection, now_ms) = (work.connection, work.now_ms());
+    let mut logs = Logs::default();
+    let log = logs.of(connection, topic, false, messages, now_ms)?;
+    let published = append(connection, log, now_ms, messages, &Prepared::batch(messages))?;
+    let topic_id = log.topic_id;
+    logs.confirm();
+    logs.flush(connection)?;
+    work.wake(topic_id);
+    Ok(published)
+}
+
 /// Appends messages to a log. Everything that can be refused is refused before the first write.
 fn append(
     connection: &Connection,
@@ -157,9 +218,9 @@ fn append(
             published.push(first);
             continue;
         }
-        let offset = match message.deliver_at {
-            Some(at) if at.as_millisecond() > now_ms => {
-                schedule(connection, log, at.as_millisecond(), message, prepared)?;
+        let offset = match due_ms(message, now_ms) {
+            Some(at_ms) if at_ms > now_ms => {
+                schedule(connection, log, at_ms, message, prepared)?;
                 None
             }
             _ => {
@@ -183,6 +244,12 @@ fn append(
         published.push(entry);
     }
     Ok(published)
+}
+
+/// When a message is to be delivered, if it is scheduled.
+fn due_ms(message: &NewMessage, now_ms: i64) -> Option<i64> {
+    let delayed = message.delay.map(|delay| now_ms.saturating_add(super::millis(delay)));
+    delayed.or(message.deliver_at.map(Timestamp::as_millisecond))
 }
 
 fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {

@@ -8,6 +8,7 @@ use super::progress::{SubscriptionProgress, TopicRange};
 use super::range::DUE_NEVER;
 use super::work::Work;
 use super::{audit, group, settle, tracking};
+use crate::backfill::BackfillLimits;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Resurrected;
@@ -60,7 +61,7 @@ pub(super) fn revive(
     let mut revive = work.connection.prepare_cached(super::sql!(resurrect.revive))?;
     revive.execute(params![subscription_id, now_ms])?;
     if !counted {
-        tracking::start_counting(work, subscription_id)?;
+        tracking::start_counting(work, subscription_id, &BackfillLimits::default())?;
     }
     settle::wake(work, topic)
 }

@@ -10,11 +10,10 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, heartbeat, log, millis, resurrect, state};
+use super::{SqliteStore, clean, decode, heartbeat, log, millis, resurrect, state, topic};
 use crate::error::Result;
-use crate::limits::INBOX_RETENTION;
 use crate::name::{GroupName, TopicName};
-use crate::store::SubscriptionStep;
+use crate::store::{EntryRetention, EntryStep, SubscriptionStep};
 use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
@@ -32,6 +31,8 @@ pub(super) async fn clean_subscriptions(
     let mut step = SubscriptionStep::default();
     // A crash between two steps of a cancel leaves such ranges.
     store.in_steps(Kind::Consume, state::forget_waiting).await?;
+    // And one between two steps of the deletion of a topic.
+    store.in_steps(Kind::Consume, topic::delete::remove_some).await?;
     for zombie in store.write(Kind::Consume, |work| zombies(work)).await? {
         let subscription_id = zombie.subscription_id;
         if store.write(Kind::Consume, move |work| advance(work, subscription_id)).await? {
@@ -46,18 +47,15 @@ pub(super) async fn clean_subscriptions(
     }
     step.forgotten = store.write(Kind::Consume, clean::forget_watermarks).await?;
     step.forgotten += store.write(Kind::Consume, forget_activities).await?;
-    for forget in [forget_dedup, forget_inbox] {
-        loop {
-            let began = Instant::now();
-            let forgotten = store.write(Kind::Consume, forget).await?;
-            step.forgotten += forgotten;
-            if forgotten < u64::from(ROWS_PER_STEP) {
-                break;
-            }
-            SqliteStore::rest(began).await;
+    loop {
+        let began = Instant::now();
+        let forgotten = store.write(Kind::Consume, forget_dedup).await?;
+        step.forgotten += forgotten;
+        if forgotten < u64::from(ROWS_PER_STEP) {
+            return Ok(step);
         }
+        SqliteStore::rest(began).await;
     }
-    Ok(step)
 }
 
 /// A subscription with its names.
@@ -147,8 +145,12 @@ fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {
     Ok(forget.execute(params![work.now_ms(), ROWS_PER_STEP])? as u64)
 }
 
-fn forget_inbox(work: &mut Work<'_>) -> Attempt<u64> {
-    let before_ms = work.now_ms().saturating_sub(millis(INBOX_RETENTION));
-    let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_inbox))?;
-    Ok(forget.execute(params![before_ms, ROWS_PER_STEP])? as u64)
+/// One step: see [`crate::store::Maintenance::clean_entries`].
+pub(super) fn clean_entries(work: &mut Work<'_>, retention: &EntryRetention) -> Attempt<EntryStep> {
+    let before_ms = |retention| work.now_ms().saturating_sub(millis(retention));
+    let mut forget = work.connection.prepare_cached(super::sql!(inbox.forget))?;
+    let inbox = forget.execute(params![before_ms(retention.inbox), ROWS_PER_STEP])? as u64;
+    let mut forget = work.connection.prepare_cached(super::sql!(outbox.forget_published))?;
+    let outbox = forget.execute(params![before_ms(retention.outbox), ROWS_PER_STEP])? as u64;
+    Ok(EntryStep { inbox, outbox, more: inbox.max(outbox) >= u64::from(ROWS_PER_STEP) })
 }

@@ -48,15 +48,8 @@ pub(super) fn extend(work: &mut Work<'_>, leases: &[LeaseId], lease: Duration) -
 /// Ends a lease at an operator's request, whatever its owner: its messages are redelivered at once, as if never handed
 /// out. One past its deadline is lost already, and counts as an attempt.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
-    let held = {
-        let mut statement = work.connection.prepare_cached(super::sql!(settle.release))?;
-        decode::all(&mut statement, params![token.0, work.now_ms()], Part::read)?
-    };
-    let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
-    work.connection.prepare_cached(super::sql!(settle.remove))?.execute([token.0])?;
-    for part in &held {
-        wait(work, part, part.range(), &Outcome::Release, work.now_ms())?;
-    }
+    let held = end_lease(work, token)?;
+    let model = &held[0];
     let (topic_id, topic, group) = work
         .connection
         .prepare_cached(super::sql!(dead_letter.of))?
@@ -68,6 +61,22 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
     let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "first": first, "last": last });
     audit::note(work, actor, "release_lease", Some(&topic), Some(&group), &detail)?;
     wake(work, topic_id)
+}
+
+/// Releases a lease that has not expired; returns the ranges it had, at least one.
+pub(super) fn end_lease(work: &Work<'_>, token: LeaseToken) -> Attempt<Vec<Part>> {
+    let held = {
+        let mut statement = work.connection.prepare_cached(super::sql!(settle.release))?;
+        decode::all(&mut statement, params![token.0, work.now_ms()], Part::read)?
+    };
+    if held.is_empty() {
+        return Err(Error::lease_lost(token.0).into());
+    }
+    work.connection.prepare_cached(super::sql!(settle.remove))?.execute([token.0])?;
+    for part in &held {
+        wait(work, part, part.range(), &Outcome::Release, work.now_ms())?;
+    }
+    Ok(held)
 }
 
 /// The ranges held under a lease, before its deadline.
@@ -138,6 +147,7 @@ fn settle_parts(
                     lane: model.lane.map(|lane| (lane, lanes)),
                     error,
                     attempts: model.attempts + 1,
+                    owner: model.owner.as_deref(),
                     now_ms,
                 };
                 log::bury(work.connection, topic, *range, &burial)?;

@@ -9,12 +9,14 @@ use super::{audit, decode, group, settle, topic, tracking};
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{SubscriptionState, Transition, refused_removal};
 
-/// Pauses, resumes or cancels. The topic's waiters are woken, so that they see the new state at once.
+/// Pauses, resumes or cancels, with the reason of a pause. The topic's waiters are woken, so that they see the new state
+/// at once.
 pub(super) fn set(
     work: &mut Work<'_>,
     name: &TopicName,
     group: &GroupName,
     transition: Transition,
+    reason: Option<&str>,
     actor: &str,
 ) -> Attempt<()> {
     let (topic, found) = group::get(work.connection, name, group)?;
@@ -24,7 +26,7 @@ pub(super) fn set(
     }
     let to = transition.to();
     let mut leases_lost = 0;
-    let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
+    let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms(), reason];
     work.connection.prepare_cached(super::sql!(state.set))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
         // Its tokens become invalid at once. Waiting ranges are never handed out again and are removed in steps: see
@@ -34,7 +36,11 @@ pub(super) fn set(
         forget.execute([found.subscription_id])?;
         tracking::stop_counting(work, found.subscription_id)?;
     }
-    let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str(), "leases_lost": leases_lost });
+    let mut detail =
+        serde_json::json!({ "from": from.as_str(), "to": to.as_str(), "leases_lost": leases_lost });
+    if let Some(reason) = reason {
+        detail["reason"] = reason.into();
+    }
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
     settle::wake(work, topic.topic_id)
 }
@@ -125,14 +131,19 @@ fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
 /// Deletes a subscription that has nothing outstanding, and all its rows.
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
     tracking::forget_subscription(work.connection, subscription_id)?;
+    work.connection.prepare_cached(super::sql!(state.remove_dead_letters))?.execute([subscription_id])?;
+    delete_row(work.connection, subscription_id)
+}
+
+/// Deletes a subscription with its cursors, activities and rate: rows that are few.
+pub(super) fn delete_row(connection: &Connection, subscription_id: i32) -> Attempt<()> {
     for sql in [
         super::sql!(state.remove_cursor),
-        super::sql!(state.remove_dead_letters),
         super::sql!(state.remove_activity),
         super::sql!(state.remove_group_rate),
         super::sql!(state.remove),
     ] {
-        work.connection.prepare_cached(sql)?.execute([subscription_id])?;
+        connection.prepare_cached(sql)?.execute([subscription_id])?;
     }
     Ok(())
 }

@@ -9,11 +9,13 @@ use rusqlite::{Connection, Row, params};
 use super::fault::Attempt;
 use super::group::{self, Position};
 use super::progress::TopicRange;
-use super::{decode, log, millis, topic};
+use super::{decode, log, millis, stuck, topic};
 use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{Activity, SubscriptionId, SubscriptionState, SubscriptionStatus};
+use crate::subscription::{
+    Activity, LATELY, STUCK_AFTER, SubscriptionId, SubscriptionState, SubscriptionStatus,
+};
 use crate::topic::Topic;
 
 /// The subscriptions of a topic, by group.
@@ -22,14 +24,26 @@ pub(super) fn list(
     name: &TopicName,
     now_ms: i64,
 ) -> Attempt<Vec<SubscriptionStatus>> {
-    let topic = topic::get(connection, name)?;
+    of_topic(connection, &topic::get(connection, name)?, now_ms, None)
+}
+
+/// The same of a known topic; counts at most this many dead letters of each.
+pub(super) fn of_topic(
+    connection: &Connection,
+    topic: &Topic,
+    now_ms: i64,
+    dead_letters_max: Option<i64>,
+) -> Attempt<Vec<SubscriptionStatus>> {
     let head = TopicRange::load(connection, topic.topic_id)?.head;
     let mut statement = connection.prepare_cached(super::sql!(subscribe.list))?;
-    let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
+    let recent_from_ms = now_ms.saturating_sub(millis(LATELY));
+    let parameters = params![topic.topic_id.0, recent_from_ms, dead_letters_max.unwrap_or(-1)];
+    let rows = decode::all(&mut statement, parameters, |row| Listed::read(row, topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
-    for Listed { mut status, lanes, restarts_floor } in rows {
+    for Listed { mut status, restarts_floor } in rows {
+        let lanes = status.lanes;
         let position = group::position(connection, status.subscription_id.0, now_ms)?;
-        fill_progress(&mut status, &position, lanes, head);
+        fill_progress(&mut status, &position, head);
         if restarts_floor.is_none_or(|floor| position.floor > floor) {
             status.restarts = 0;
         }
@@ -41,19 +55,35 @@ pub(super) fn list(
         if status.lag > 0 {
             let oldest = log::first_in(connection, topic.topic_id, position.floor + 1, head)?;
             status.oldest_pending = oldest.and_then(|(_, at_ms)| Timestamp::from_millisecond(at_ms).ok());
+            if oldest.is_some_and(|(_, at_ms)| at_ms < now_ms.saturating_sub(millis(STUCK_AFTER))) {
+                status.stuck = stuck(connection, &status, lanes, now_ms)?;
+            }
         }
-        let timeout_ms = millis(topic.settings.heartbeat_timeout);
-        let living_from_ms = now_ms.saturating_sub(timeout_ms);
+        let living_from_ms = now_ms.saturating_sub(millis(status.heartbeat_timeout));
         (status.activity, status.processes) = activity(connection, status.subscription_id, living_from_ms)?;
         all.push(status);
     }
     Ok(all)
 }
 
+/// Waiting ranges that are read to count what is stuck.
+const STUCK_RANGES_MAX: u32 = 1_000;
+
+/// How many of its pending offsets are old.
+fn stuck(connection: &Connection, status: &SubscriptionStatus, lanes: u16, now_ms: i64) -> Attempt<u64> {
+    let until = stuck::last_older(connection, status.topic_id, STUCK_AFTER, now_ms)?;
+    if lanes > 0 {
+        return Ok(u64::try_from(until - status.floor.0).unwrap_or(0));
+    }
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.pending_older))?;
+    let parameters = params![status.subscription_id.0, until, STUCK_RANGES_MAX];
+    let handed_out = statement.query_row(parameters, |row| decode::count(row, 0))?;
+    Ok(handed_out + u64::try_from(until - status.next.0 + 1).unwrap_or(0))
+}
+
 /// A subscription's own row, and what is needed to fill in the rest.
 struct Listed {
     status: SubscriptionStatus,
-    lanes: u16,
     restarts_floor: Option<i64>,
 }
 
@@ -67,11 +97,14 @@ impl Listed {
             subscription_id: SubscriptionId(row.get(0)?),
             topic_id: topic.topic_id,
             group: decode::parsed(row, 1, |name| GroupName::new(name))?,
+            lanes: row.get(2)?,
             state: decode::parsed(row, 3, SubscriptionState::parse)?,
             state_since: decode::timestamp(row, 4)?,
+            state_reason: row.get(15)?,
             heartbeat_at: decode::optional_timestamp(row, 5)?,
             heartbeat_age: heartbeat_at_ms.map(|at_ms| super::until(now_ms, at_ms)),
-            heartbeat_timeout: topic.settings.heartbeat_timeout,
+            heartbeat_timeout: decode::optional_duration(row, 16)?
+                .unwrap_or(topic.settings.heartbeat_timeout),
             next: Offset(0),
             floor: Offset(0),
             lag: 0,
@@ -81,22 +114,24 @@ impl Listed {
             in_flight: 0,
             retrying: 0,
             lanes_full: 0,
+            stuck: 0,
             dead_letters: decode::count(row, 13)?,
+            buried_lately: decode::count(row, 14)?,
             reassigned: decode::count(row, 6)?,
             missed: group::read_missed(row, 7)?,
             activity: Activity::default(),
             processes: 0,
             restarts: if counted { row.get(10)? } else { 0 },
         };
-        Ok(Listed { status, lanes: row.get(2)?, restarts_floor: row.get(12)? })
+        Ok(Listed { status, restarts_floor: row.get(12)? })
     }
 }
 
-fn fill_progress(status: &mut SubscriptionStatus, position: &Position, lanes: u16, head: i64) {
+fn fill_progress(status: &mut SubscriptionStatus, position: &Position, head: i64) {
     let not_handed_out = u64::try_from(head - position.next + 1).unwrap_or_default();
     status.next = Offset(position.next);
     status.floor = Offset(position.floor);
-    status.lag = match lanes {
+    status.lag = match status.lanes {
         0 => not_handed_out + position.outstanding,
         _ => u64::try_from(head - position.floor).unwrap_or_default(),
     };

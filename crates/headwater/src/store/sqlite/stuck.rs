@@ -40,7 +40,12 @@ pub(super) fn stuck(
 }
 
 /// The last offset published longer ago than that; 0 or less if there is none.
-fn last_older(connection: &Connection, topic: TopicId, older_than: Duration, now_ms: i64) -> Attempt<i64> {
+pub(super) fn last_older(
+    connection: &Connection,
+    topic: TopicId,
+    older_than: Duration,
+    now_ms: i64,
+) -> Attempt<i64> {
     let before = Timestamp::from_millisecond(now_ms.saturating_sub(millis(older_than)));
     let first_younger = subscribe::start_at(connection, topic, before.unwrap_or(Timestamp::MIN))?;
     Ok(first_younger - 1)

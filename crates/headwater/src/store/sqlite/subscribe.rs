@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::limits::FLAPPING_WINDOW;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionState};
-use crate::topic::{Ordering, Semantics, Topic, TopicId};
+use crate::subscription::{NewSubscription, Start, Subscription, SubscriptionId, SubscriptionState};
+use crate::topic::{Semantics, Topic, TopicId};
 
 /// Subscribes a group; an existing one keeps its cursor.
 ///
@@ -23,13 +23,14 @@ pub(super) fn subscribe(
     work: &mut Work<'_>,
     name: &TopicName,
     group: &GroupName,
-    start: Start,
+    new: &NewSubscription,
 ) -> Attempt<Subscription> {
     let topic = topic::get(work.connection, name)?;
+    new.policy.validate_for(&topic.settings)?;
     match group::find(work.connection, topic.topic_id, group)? {
         // A cancelled subscription is not used again.
         Some(found) if found.state != SubscriptionState::Cancelled => return_to(work, topic, group, &found),
-        _ => begin(work, topic, group, start),
+        _ => begin(work, topic, group, new),
     }
 }
 
@@ -62,13 +63,18 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
 }
 
 /// Creates a new subscription.
-fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> Attempt<Subscription> {
+fn begin(
+    work: &mut Work<'_>,
+    topic: Topic,
+    group: &GroupName,
+    new: &NewSubscription,
+) -> Attempt<Subscription> {
     let connection = work.connection;
     if topic.settings.semantics == Semantics::Queue {
         check_only_group(connection, &topic)?;
     }
-    let next = start_offset(connection, topic.topic_id, start)?;
-    let lanes = if topic.settings.ordering == Ordering::Key { topic.settings.lanes } else { 0 };
+    let next = start_offset(connection, topic.topic_id, new.start)?;
+    let lanes = new.order.lanes_for(&topic.settings);
     connection.prepare_cached(super::sql!(subscribe.insert))?.execute(params![
         topic.topic_id.0,
         group.as_str(),
@@ -82,7 +88,9 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
-    tracking::start_counting(work, subscription_id)?;
+    policy::store(work.connection, subscription_id, &new.policy)?;
+    tracking::start_counting(work, subscription_id, &new.backfill)?;
+    let topic = Topic { settings: new.policy.apply_to(&topic.settings).as_stored(), ..topic };
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
+use crate::Start;
 use crate::lease::Want;
 use crate::name::Owner;
 use crate::settle::Outcome;
@@ -20,6 +21,7 @@ mod plans;
 mod sql;
 mod take_over;
 mod versions;
+mod views;
 mod waking;
 mod writing;
 

@@ -1,4 +1,6 @@
-//! Topics: create, change, get, list.
+//! Topics: create, change, get, list; delete and purge are in files of their own.
+
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Map, Value, json};
@@ -11,6 +13,9 @@ use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Semantics, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
+
+pub(super) mod delete;
+pub(super) mod purge;
 
 /// Creates a topic, or returns the existing one if its settings are the same.
 pub(super) fn create(work: &mut Work<'_>, name: &TopicName, settings: &TopicSettings) -> Attempt<Topic> {
@@ -42,7 +47,7 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// Changes a topic's settings, with an audit entry.
+/// Changes a topic's settings, with an audit entry if any setting differs.
 pub(super) fn alter(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -62,7 +67,9 @@ pub(super) fn alter(
     if before.settings.tracking != settings.tracking {
         tracking::change_tracking(work, before.topic_id, settings.tracking)?;
     }
-    audit::note(work, actor, "alter_topic", Some(name.as_str()), None, &detail.into())?;
+    if !detail.is_empty() {
+        audit::note(work, actor, "alter_topic", Some(name.as_str()), None, &detail.into())?;
+    }
     Ok(Topic { settings, ..before })
 }
 
@@ -151,6 +158,8 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
             gaps: 0,
             scheduled: decode::count(row, 4)?,
             subscriptions: decode::count(row, 5)?,
+            counting: decode::count(row, 11)?,
+            heartbeat_timeout: Duration::from_millis(decode::count(row, 12)?),
             first: Offset(first),
             watermark: Offset(watermark.map_or(head, |floor| floor.min(head))),
             tracking_change: change.progress(topic.settings.tracking),

@@ -85,7 +85,11 @@ impl store::Tracking for SqliteStore {
 }
 
 /// A subscription was created or resurrected: from now on it counts. It continues at its cursor.
-pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
+pub(super) fn start_counting(
+    work: &mut Work<'_>,
+    subscription_id: i32,
+    limits: &BackfillLimits,
+) -> Attempt<()> {
     let connection = work.connection;
     let (topic, progress) = SubscriptionProgress::one(connection, subscription_id)?;
     let topic_range = TopicRange::load(connection, topic)?;
@@ -106,7 +110,7 @@ pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attem
         bit,
         progress.floor + 1
     ])?;
-    backfill::begin(connection, &topic_range, &progress, &BackfillLimits::default(), work.now_ms())
+    backfill::begin(connection, &topic_range, &progress, limits, work.now_ms())
 }
 
 /// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Its bit is removed from
@@ -131,7 +135,7 @@ pub(super) fn semantics_changed(work: &mut Work<'_>, topic: TopicId) -> Attempt<
     let all_progress = SubscriptionProgress::all(work.connection, topic)?;
     for progress in all_progress.iter().filter(|progress| progress.state == SubscriptionState::Dead) {
         if progress.counts {
-            start_counting(work, progress.subscription_id)?;
+            start_counting(work, progress.subscription_id, &BackfillLimits::default())?;
         } else {
             stop_counting(work, progress.subscription_id)?;
         }
@@ -153,6 +157,12 @@ pub(super) fn forget_messages(connection: &Connection, topic: TopicId, messages:
         statement.execute([row_key(topic, first), row_key(topic, last)])?;
     }
     Ok(())
+}
+
+/// Removes some completion records of a deleted topic, at most `rows_max`; true if there were any.
+pub(super) fn forget_some_records(connection: &Connection, topic: TopicId, rows_max: u32) -> Attempt<bool> {
+    let bounds = params![row_key(topic, 0), row_key(topic, OFFSET_MAX), rows_max];
+    Ok(connection.prepare_cached(super::sql!(tracking.forget_some_records))?.execute(bounds)? > 0)
 }
 
 /// Removes some tracking rows of a subscription that is removed, at most `rows_max`; true if none was left.

@@ -12,19 +12,22 @@
 //! other command, so whatever a handler does to its transaction affects its own batch only.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt;
 use rusqlite::{Connection, params};
 
+use super::driven::{Open, Requests};
 use super::fault::{Attempt, Fault};
 use super::work::{Kind, Work};
 use super::{SqliteStore, settle};
 use crate::codec::DecodeError;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{HandlerRun, Messages, Said};
+use crate::handler::{Call, HandlerRun, Messages, Said};
 use crate::lease::LeaseId;
-use crate::name::check_name;
+use crate::repository::check_id;
 use crate::settle::{Settlement, Verdict};
+use crate::transaction::Transaction;
 
 const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
 const RELEASE: &str = "RELEASE headwater_handler";
@@ -35,7 +38,7 @@ const ROLLBACK_TO: &str = "ROLLBACK TO headwater_handler";
 /// It runs on the writer thread, so nothing else is written meanwhile: keep it short, and do not wait for anything in
 /// it. Its statements see and change the store's own file. Leave BEGIN, COMMIT and ROLLBACK to the store: a handler
 /// that ends the transaction gets an error, and its batch is not settled.
-pub(crate) type Handle = Box<dyn Fn(&Connection, Messages) -> Result<Verdict, DecodeError> + Send>;
+pub(crate) type Handle = Box<dyn Fn(&mut Open<'_, '_>, Messages) -> Result<Verdict, DecodeError> + Send>;
 
 /// Turns the handlers' verdicts into the settlement of their lease.
 pub(crate) type Decide = Box<dyn FnOnce(&Said) -> Settlement + Send>;
@@ -44,6 +47,8 @@ pub(crate) type Decide = Box<dyn FnOnce(&Said) -> Settlement + Send>;
 pub(crate) struct TransactionWork {
     /// The name under which inbox entries are stored.
     pub(crate) handler_name: String,
+    /// The member whose handler runs.
+    pub(crate) member: String,
     /// The lease.
     pub(crate) lease: LeaseId,
     /// Its messages, and the rules by which they are handled.
@@ -69,7 +74,7 @@ impl SqliteStore {
     /// it commits: then nothing of it took effect. A message whose handler fails or panics leaves no effect, and the
     /// others keep theirs.
     pub(crate) async fn handle_in_transaction(&self, work: TransactionWork) -> Result<Said> {
-        check_name("handler", &work.handler_name)?;
+        check_id("handler", &work.handler_name)?;
         let (mut todo, holes) = (Some(work), Arc::clone(&self.holes));
         self.write(Kind::Handle, move |open| match todo.take() {
             Some(todo) => {
@@ -83,6 +88,46 @@ impl SqliteStore {
             None => Err(Error::new(ErrorKind::Database, "a transaction was run twice").into()),
         })
         .await
+    }
+}
+
+impl SqliteStore {
+    /// Runs a program's closure in a durable transaction, which is committed if the closure returns `Ok`.
+    pub(crate) async fn transaction<T, E, F>(
+        &self,
+        work: impl FnOnce(Transaction) -> F + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let (mut todo, runtime) = (Some(work), tokio::runtime::Handle::current());
+        // The closure's own error: the writer's is ours.
+        let failed = Arc::new(Mutex::new(None));
+        let fails = Arc::clone(&failed);
+        let ran = self.write(Kind::Handle, move |open| {
+            let _entered = runtime.enter();
+            let Some(work) = todo.take() else {
+                return Err(Error::new(ErrorKind::Database, "a transaction was run twice").into());
+            };
+            let (requests, mut open) = (Requests::default(), Open::new(open));
+            let done = open.drive(&requests, work(requests.clone().into()).boxed(), None)?;
+            if open.connection().is_autocommit() {
+                let rule = "it ended its transaction; leave BEGIN, COMMIT and ROLLBACK to the store";
+                return Err(Error::invalid("transaction", rule).into());
+            }
+            match done {
+                Ok(done) => open.check().map(|()| done).map_err(Fault::Refused),
+                Err(error) => {
+                    *fails.lock().expect("no panic while held") = Some(error);
+                    Err(Error::new(ErrorKind::Database, "rolled back by the program").into())
+                }
+            }
+        });
+        let ran = ran.await;
+        let failed = failed.lock().expect("no panic while held").take();
+        failed.map_or_else(|| Ok(ran?), Err)
     }
 }
 
@@ -104,20 +149,21 @@ fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
 }
 
 /// Inserts the inbox entry and handles one message; `None` if the entry existed: then the message is done.
-fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
+fn handle_one(open: &mut Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
     let (connection, message) = (open.connection, todo.run.messages.part(at..at + 1));
     execute(connection, SAVEPOINT)?;
     let entered = connection.prepare_cached(super::sql!(transaction.enter))?.execute(params![
         todo.handler_name,
-        message[0].message_id.as_bytes().as_slice(),
+        message[0].message_id.to_string(),
         open.now_ms()
     ])?;
     if entered == 0 {
         execute(connection, RELEASE)?;
         return Ok(None);
     }
-    let handle = || (todo.handler)(connection, message.clone());
-    let verdict = todo.run.guard.call_now(&message[0], todo.run.attempt, handle);
+    let handle = || (todo.handler)(&mut Open::new(open), message.clone());
+    let call = Call { messages: &message, attempt: todo.run.attempt, member: Some(&todo.member) };
+    let verdict = todo.run.guard.call_now(call, handle);
     if connection.is_autocommit() {
         return Err(ended(todo).into());
     }

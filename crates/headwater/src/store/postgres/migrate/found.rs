@@ -4,9 +4,9 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 
 use super::super::connect::Connections;
-use super::super::fault;
 use super::super::statements::in_namespace;
 use super::super::time::stored;
+use super::super::{fault, rights};
 use super::newest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
@@ -64,8 +64,13 @@ pub(super) async fn installed(client: &impl GenericClient, namespace: &Namespace
     // By name in JSON: a table of before the first release has no such column.
     let sql = "SELECT v.tables, to_jsonb(v) ->> 'definition' AS definition, v.code, v.program FROM {schema}.schema_version v";
     let sql = in_namespace(sql, namespace);
-    let row = client.query_one(&sql, &[]).await;
-    let row = row.map_err(|error| fault::translate("reading the schema's version", error))?;
+    let row = match client.query_one(&sql, &[]).await {
+        Ok(row) => row,
+        Err(error) => {
+            let error = fault::translate("reading the schema's version", error);
+            return Err(rights::explain(client, namespace, &sql, error).await);
+        }
+    };
     Ok(Installed {
         tables: stored(&row, "tables")?,
         definition: stored(&row, "definition")?,
@@ -105,6 +110,11 @@ pub(super) fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+pub(super) fn missing(connections: &Connections, namespace: &Namespace) -> Error {
+    let place = connections.hosts().address().place();
+    Error::no_such_store(&format!("headwater schema {namespace} in {place}"))
 }
 
 pub(super) fn outdated(namespace: &Namespace, installed: &Installed) -> Error {

@@ -1,6 +1,6 @@
--- Rights. PUBLIC has none. {name}_producer may publish, {name}_consumer may consume, {name}_reader may read. The owner is the
--- role that migrates. Roles belong to the whole cluster and creating them needs CREATEROLE; if the migrating role may not create
--- them, a notice reports it, and the owner can grant the same rights to other roles.
+-- Rights. PUBLIC has none. {name}_producer may publish, {name}_consumer may consume, {name}_reader may read, {name}_operator may read and
+-- operate: pause, seek, alter, redrive, delete. The owner is the role that migrates. Roles belong to the whole cluster and creating them needs
+-- CREATEROLE; if the migrating role may not create them, a notice reports it, and the owner can grant the same rights to other roles.
 
 -- Revokes all rights of PUBLIC in the schema. PostgreSQL grants every new function to PUBLIC, and a dump restored without a role
 -- loses the revocation together with the grant that fails. Only if there is something to revoke: a revocation writes a new version
@@ -34,31 +34,58 @@ BEGIN
     PERFORM {schema}.revoke_public();
     CASE p_kind
         WHEN 'producer' THEN
-            v_functions := ARRAY['begin_epoch', 'cron_fire', 'cron_last', 'last_taken', 'publish', 'publish_batch', 'publish_bytes',
-                                 'read_clock', 'tracking_change'];
+            v_functions := ARRAY['begin_epoch', 'cancel_scheduled', 'cron_describe', 'cron_fire', 'cron_last', 'last_taken', 'move_scheduled', 'publish',
+                                 'publish_batch', 'publish_bytes', 'read_clock', 'tracking_change',
+                                 -- Outbox and dead letters, also for programs in plain SQL.
+                                 'insert_returning_id', 'park',
+                                 'process_add', 'process_find_by_business_key', 'process_find_by_id', 'process_insert'];
         WHEN 'consumer' THEN
-            v_functions := ARRAY['advance', 'backfills', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
-                                 'depart', 'detect_dead', 'elapse', 'elect', 'enter', 'extend', 'fail_backfill', 'forget_inbox',
-                                 'forget_old', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_taken', 'log_ack', 'maintain',
-                                 'messages', 'move_clock', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
-                                 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
-                                 'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw'];
+            v_functions := ARRAY['advance', 'advanced_head', 'as_text', 'backfills', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
+                                 'depart', 'detect_dead', 'elapse', 'elect', 'empty_deleted_topic', 'extend_leases', 'fail_backfill', 'forget_inbox',
+                                 'forget_old', 'forget_published', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_older', 'last_taken',
+                                 'last_taken_of', 'maintain',
+                                 'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
+                                 'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
+                                 'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw',
+                                 'process_add', 'process_cancel_timer', 'process_change', 'process_find_by_business_key', 'process_find_by_id',
+                                 'process_find_by_status', 'process_find_by_type_and_status', 'process_find_parked', 'process_forget', 'process_insert',
+                                 'process_load', 'process_log', 'process_signal', 'process_update',
+                                 -- For programs in plain SQL.
+                                 'ack', 'bury', 'create_group', 'extend', 'listen', 'read', 'read_bytes', 'release', 'retry',
+                                 -- Outbox, inbox and dead letters: for relays, for bridges, for handlers, and for programs in plain SQL.
+                                 'advance_bridge', 'claim_if_new', 'fail_outbox', 'insert_if_absent', 'insert_returning_id', 'mark_failed', 'mark_published', 'park',
+                                 'recover_stuck', 'redrive_parked', 'reschedule', 'sweep_batch', 'sweep_outbox'];
         WHEN 'reader' THEN
-            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'messages', 'progress_list', 'records', 'tracking_change', 'went_past'];
+            v_functions := ARRAY['as_text', 'backfills', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents', 'tracking_change',
+                                 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
+                                 'process_find_by_type_and_status', 'process_find_parked', 'process_log'];
+        WHEN 'operator' THEN
+            v_functions := ARRAY['act_on_message', 'add_relay', 'advance', 'alter_topic', 'as_text', 'backfills', 'begin_epoch', 'cancel_scheduled', 'create_group', 'create_topic',
+                                 'delete_dead_letters', 'delete_topic', 'empty_cancelled', 'empty_deleted_topic', 'force_complete', 'jobs', 'last_older', 'last_taken', 'messages',
+                                 'move_scheduled', 'park', 'pause', 'progress_list', 'purge', 'purge_topic', 'read_clock', 'records', 'recover_stuck',
+                                 'redrive', 'redrive_parked', 'release_lease', 'remove_purged', 'remove_relay', 'remove_subscription', 'replace_dead_letter', 'requeue',
+                                 'resurrect', 'seek', 'set_policy',
+                                 'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'tracking_change', 'turn_backfill', 'went_past',
+                                 'process_change', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
+                                 'process_find_by_type_and_status', 'process_find_parked', 'process_load', 'process_log', 'process_signal', 'process_update'];
         ELSE
-            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid kind: %s is not producer, consumer, operator or reader', p_kind);
     END CASE;
     EXECUTE format('GRANT USAGE ON SCHEMA {schema} TO %I', p_role);
     EXECUTE format('GRANT SELECT ON {schema}.schema_version, {schema}.topic TO %I', p_role);
-    IF p_kind = 'reader' THEN
+    IF p_kind IN ('reader', 'operator') THEN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO %I', p_role);
     ELSIF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
-                       '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.topic_range, {schema}.watermark_history, '
-                       '{schema}.completion_record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log TO %I', p_role);
-        -- Acks delete, and lock first: locking needs the right to update some column. The right to delete a range allows more
-        -- than that.
-        EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);
+                       '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.epoch_history, {schema}.topic_range, {schema}.watermark_history, '
+                       '{schema}.completion_record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log, {schema}.outbox_entry, '
+                       '{schema}.inbox, {schema}.bridge_position, {schema}.relay TO %I', p_role);
+        -- For people: schema/operator_views.sql.
+        EXECUTE format('GRANT SELECT ON {schema}.topics, {schema}.messages, {schema}.subscriptions, {schema}.outstanding_ranges, '
+                       '{schema}.dead_letters, {schema}.scheduled, {schema}.near_timeout, {schema}.stuck, {schema}.orphaned_groups, '
+                       '{schema}.backfill_progress, {schema}.cleanup, {schema}.message_status, {schema}.outbox, {schema}.inbox_entries, '
+                       '{schema}.processes, {schema}.process_events TO %I', p_role);
     END IF;
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
@@ -80,7 +107,7 @@ DECLARE
     v_kind text;
     v_role text;
 BEGIN
-    FOREACH v_kind IN ARRAY ARRAY['producer', 'consumer', 'reader'] LOOP
+    FOREACH v_kind IN ARRAY ARRAY['producer', 'consumer', 'reader', 'operator'] LOOP
         v_role := '{name}_' || v_kind;
         IF to_regrole(quote_ident(v_role)) IS NULL THEN
             BEGIN

@@ -1,3 +1,34 @@
+-- name: all
+-- Purpose: dead letters of every source, oldest first.
+-- Parameters: source (subscription, outbox, command), ids as a JSON array, key, name, part of the error (each null for any), at most.
+-- Index: dead_letter_buried, in its order.
+SELECT e.dead_letter_id::text AS dead_letter_id, coalesce(e.source, 'subscription') AS source, coalesce(e.topic, t.name) AS topic,
+       s.group_name, e.subscription_id, e.message_offset, e.outbox_id, coalesce(e.command_id, e.message_id::text) AS command_id,
+       e.message_type AS name, e.key, e.payload, e.content_type, e.headers::text AS headers, e.correlation_id,
+       CASE WHEN e.source IS NULL THEN 'FAILED' ELSE e.failed_status END AS failed_status, e.error_class, e.error, e.attempts, e.parked_by,
+       (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
+       (extract(epoch FROM e.buried_at) * 1000000)::bigint AS parked_at_us
+FROM {schema}.dead_letter e
+LEFT JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
+LEFT JOIN {schema}.topic t ON t.topic_id = s.topic_id
+WHERE ($1::text IS NULL OR coalesce(e.source, 'subscription') = $1)
+  AND ($2::jsonb IS NULL OR e.dead_letter_id = ANY (ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($2::jsonb) i)))
+  AND ($3::text IS NULL OR e.key = $3) AND ($4::text IS NULL OR e.message_type = $4)
+  AND ($5::text IS NULL OR strpos(e.error, $5) > 0)
+ORDER BY e.buried_at, e.dead_letter_id LIMIT $6
+
+-- name: count
+-- Purpose: how many dead letters of a selection a redrive would hand out, and how many have lost their message.
+-- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most (null for
+-- any): of those that would be handed out.
+-- Index: dead_letter_subscription, message primary key.
+SELECT least(count(*) FILTER (WHERE m.there), $8::bigint) AS redriven, count(*) FILTER (WHERE NOT m.there) AS gone
+FROM {schema}.dead_letter d
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset)) AS there) m
+WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
+  AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
+  AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
+
 -- name: list
 -- Purpose: the dead letters of a selection, oldest first.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most.

@@ -30,6 +30,15 @@ SELECT 'epoch_changed', format('epoch %s began at %s by a %s: what was published
 FROM {schema}.epoch_history h, now
 WHERE h.cause IN ('failover', 'restore') AND h.began_at > now.at - interval '1 day'
 UNION ALL
+SELECT 'parked_entry', format('outbox entry %s is parked and has no dead letter', e.id)
+FROM {schema}.outbox_entry e
+WHERE e.status = 'PARKED' AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.outbox_id = e.id)
+UNION ALL
+SELECT 'parked_entry', format('outbox entry %s has a dead letter and is not parked', d.outbox_id)
+FROM {schema}.dead_letter d
+WHERE d.outbox_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM {schema}.outbox_entry e WHERE e.id = d.outbox_id AND e.status = 'PARKED')
+UNION ALL
 SELECT 'lease_too_long', format('subscription %s token %s: leased until %s', o.subscription_id, o.token, o.due_at)
 FROM {schema}.outstanding o, now
 WHERE o.owner IS NOT NULL AND o.due_at < 'infinity' AND o.due_at > now.at + interval '367 days'
@@ -66,10 +75,21 @@ UNION ALL
 SELECT 'gap_beyond_head', format('topic %s: gap %s..=%s is beyond head %s', g.topic_id, g.first_offset, g.last_offset, h.head)
 FROM {schema}.gap g JOIN {schema}.head h ON h.topic_id = g.topic_id
 WHERE g.last_offset > h.head OR g.last_offset > h.gaps_until
+
+-- name: attention
+-- Purpose: what an operator should act on although no invariant is broken: transactions that stay open.
+-- Parameters: injected time, after how long in ms a prepared transaction counts as left behind.
+-- Index: none in particular; the small table of gaps.
+SELECT 'prepared_transaction' AS finding,
+       format('transaction %s of role %s was prepared at %s and not ended: dead rows stay, and its messages are not delivered',
+              quote_literal(p.gid), p.owner, p.prepared) AS problem
+FROM pg_prepared_xacts p
+WHERE p.database = current_database()
+  AND p.prepared < coalesce($1::timestamptz, clock_timestamp()) - make_interval(secs => $2::bigint / 1000.0)
 UNION ALL
-SELECT 'gaps_many', format('topic %s: %s gaps are noted; a publishing transaction has been open since before %s', g.topic_id,
+SELECT 'gaps_many', format('topic %s: %s gaps are noted; a publishing transaction has been open since before %s', t.name,
                            count(*), min(g.noted_at))
-FROM {schema}.gap g GROUP BY g.topic_id HAVING count(*) >= 1000
+FROM {schema}.gap g JOIN {schema}.topic t ON t.topic_id = g.topic_id GROUP BY t.name HAVING count(*) >= 1000
 
 -- name: durability
 -- Purpose: settings of the server under which less survives than is promised; one row for each.
@@ -236,24 +256,10 @@ found AS (
     SELECT 'rows_past_partitions', format('topic %s has rows past its partitions', c.name)
     FROM counted c WHERE c.storage = 'dedicated' AND c.partition <> 'none' AND {schema}.went_past(c.topic_id)
     UNION ALL
-    SELECT 'backfill_abandoned', format('topic %s, group %s: its backfill was worker %s''s until %s', t.name, s.group_name, b.worker, b.worker_until)
-    FROM {schema}.backfill b JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
-    JOIN {schema}.topic t ON t.topic_id = s.topic_id, now
-    WHERE b.state = 'in_progress' AND b.worker IS NOT NULL AND b.worker_until < now.at - interval '1 minute'
-    UNION ALL
-    SELECT 'backfill_failed', format('topic %s, group %s: its backfill failed: %s', t.name, s.group_name, b.error)
-    FROM {schema}.backfill b JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
-    JOIN {schema}.topic t ON t.topic_id = s.topic_id WHERE b.state = 'failed'
-    UNION ALL
-    SELECT 'job_failing', format('job %s failed when it last ran, at %s: %s', j.job, j.last_run_at, j.last_error)
-    FROM {schema}.job j WHERE j.last_error IS NOT NULL
-    UNION ALL
-    SELECT 'job_overdue', format('job %s last ran at %s', j.job, j.last_run_at)
-    FROM {schema}.job j
-    JOIN (VALUES ('heads', interval '10 minutes'), ('tracking', interval '10 minutes'), ('dead_detection', interval '10 minutes'),
-                 ('partitions', interval '10 minutes'), ('message_cleanup', interval '1 hour'), ('subscription_cleanup', interval '3 days'))
-         AS due (job, within) ON due.job = j.job, now
-    WHERE j.runs > 0 AND j.last_run_at < now.at - due.within
+    SELECT 'process_log', format('process %s has version %s, and the newest entry of its log is %s', p.process_id, p.version, coalesce(e.sequence, 0))
+    FROM {schema}.process p
+    CROSS JOIN LATERAL (SELECT max(x.sequence) AS sequence FROM {schema}.process_event x WHERE x.process_id = p.process_id) e
+    WHERE e.sequence IS DISTINCT FROM p.version
 )
 SELECT n.finding, n.problem FROM (SELECT f.finding, f.problem, row_number() OVER (PARTITION BY f.finding ORDER BY f.problem) AS n FROM found f) n
 WHERE n.n <= 20

@@ -14,6 +14,17 @@ WHERE topic_id = $1 AND message_offset BETWEEN $2 AND $3
 ORDER BY message_offset
 LIMIT $5
 
+-- name: head
+-- Purpose: how far a topic can be read where its head cannot be advanced: to the highest message that is visible. Reads only.
+-- Parameters: topic id.
+-- Index: head_pkey, message primary key, gap_pkey.
+SELECT greatest(h.head, (SELECT m.message_offset FROM {schema}.message m WHERE m.topic_id = $1 ORDER BY m.message_offset DESC LIMIT 1)) AS head,
+       false AS taken,
+       ARRAY(SELECT g.first_offset FROM {schema}.gap g WHERE g.topic_id = $1 ORDER BY g.first_offset) AS gap_firsts,
+       ARRAY(SELECT g.last_offset FROM {schema}.gap g WHERE g.topic_id = $1 ORDER BY g.first_offset) AS gap_lasts
+FROM {schema}.head h
+WHERE h.topic_id = $1
+
 -- name: headers
 -- Purpose: the headers of several messages. Reads only.
 -- Parameters: topic id, offsets.

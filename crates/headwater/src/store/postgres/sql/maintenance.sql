@@ -9,9 +9,9 @@ FROM {schema}.advance(ARRAY[$1::integer], $2, $3) a
 -- Purpose: which topics' heads have something to do; of at most so many topics, because each last offset read is a lock.
 -- Parameters: topics above this id, at most.
 -- Index: topic_pkey, head_pkey.
-SELECT t.topic_id, h.gaps_until > 0 OR h.head <> {schema}.last_taken(t.topic_id) AS news
-FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id
-WHERE t.topic_id > $1 ORDER BY t.topic_id LIMIT $2
+SELECT l.topic_id, h.gaps_until > 0 OR h.head <> l.last_taken AS news
+FROM {schema}.last_taken_of(ARRAY(SELECT t.topic_id FROM {schema}.topic t WHERE t.topic_id > $1 ORDER BY t.topic_id LIMIT $2)) l
+JOIN {schema}.head h ON h.topic_id = l.topic_id ORDER BY l.topic_id
 
 -- name: probe
 -- Purpose: a small piece of work as applications do them: a read, and a commit that waits for the log to be flushed. The

@@ -13,7 +13,7 @@ SELECT t.topic_id, t.name, t.settings,
        h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,
-       (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled') AS subscriptions,
+       w.subscriptions, w.counting, least(t.heartbeat_timeout_ms, w.heartbeat_timeout_ms) AS heartbeat_timeout_ms,
        -- Records are made from below up to change_until, or removed from below up to it.
        CASE WHEN e.change_until IS NOT NULL THEN greatest(e.change_until - e.first_offset + 1, 0) END AS change_total,
        CASE WHEN e.change_until IS NULL THEN NULL
@@ -25,8 +25,10 @@ JOIN {schema}.head h ON h.topic_id = t.topic_id
 JOIN {schema}.topic_range e ON e.topic_id = t.topic_id
 CROSS JOIN LATERAL (
     -- Of those that count, and of all: without one that counts the watermark stays.
-    SELECT min(f.floor) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held
-    FROM (SELECT s.state,
+    SELECT min(f.floor) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held,
+           count(*) AS subscriptions, count(*) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS counting,
+           min(f.heartbeat_timeout_ms) AS heartbeat_timeout_ms
+    FROM (SELECT s.state, s.heartbeat_timeout_ms,
                  least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
                        (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1 AS floor
           FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled') f

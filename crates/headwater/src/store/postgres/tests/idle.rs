@@ -46,7 +46,7 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     let mut client = scene.client().await;
     let open = client.transaction().await.unwrap();
     let published =
-        super::super::publish(&open, &scene.namespace, &orders(), &[NewMessage::new("open")]).await;
+        super::super::publish(&open, &scene.namespace, "orders", &[NewMessage::new("open")]).await;
     published.unwrap();
     assert_eq!(check().await, [none, a, b]);
     open.commit().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     let delayed = NewMessage::new("delayed").deliver_at(clock.now() + Duration::from_secs(60));
     store.publish(&orders(), &[delayed]).await.unwrap();
     assert_eq!(check().await, [none, a, b], "the scheduled message will be due");
-    store.pause(&orders(), &group("a")).await.unwrap();
+    store.pause(&orders(), &group("a"), None).await.unwrap();
     assert!(check().await.contains(&a), "a claim reports that it is paused");
     scene.drop().await;
 }

@@ -189,8 +189,7 @@ async fn the_audit_names_the_state_that_a_change_found() {
     let store = Arc::new(scene.open().await);
     subscribed(&store).await;
     let pauser = scene.client().await;
-    let pause =
-        "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
+    let pause = "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL, NULL)";
     pauser.batch_execute(&scene.sql(pause)).await.unwrap();
     let cancelling = tokio::spawn({
         let store = Arc::clone(&store);
@@ -226,7 +225,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         claimer.batch_execute(&scene.sql(&claim)).await.unwrap();
         let pausing = tokio::spawn({
             let store = Arc::clone(&store);
-            async move { store.pause(&orders(), &group()).await }
+            async move { store.pause(&orders(), &group(), None).await }
         });
         until_a_session_waits(&scene).await;
         assert!(!pausing.is_finished());
@@ -241,7 +240,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         store.resume(&orders(), &group()).await.unwrap();
 
         let pauser = scene.client().await;
-        let pause = "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
+        let pause = "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL, NULL)";
         pauser.batch_execute(&scene.sql(pause)).await.unwrap();
         let claiming = tokio::spawn({
             let (store, request) = (Arc::clone(&store), claim_of(&subscription, "late"));
@@ -343,7 +342,7 @@ async fn operators_and_members_never_deadlock() {
     });
     let members: Vec<_> = members.collect();
     for round in 0..25 {
-        store.pause(&orders(), &group()).await.expect("no deadlock");
+        store.pause(&orders(), &group(), None).await.expect("no deadlock");
         clock.advance(Duration::from_millis(700));
         store.resume(&orders(), &group()).await.expect("no deadlock");
         let to = if round % 2 == 0 { Start::Beginning } else { Start::BeginningBounded(50) };

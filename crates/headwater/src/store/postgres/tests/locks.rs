@@ -39,7 +39,7 @@ async fn a_role_without_rights_stops_no_claim_and_no_migration() {
     let claimed = in_time("a claim", store.claim(&request(&subscription))).await.unwrap();
     assert_eq!(claimed.leases.len(), 1);
     let group = GroupName::new("a").unwrap();
-    in_time("a pause", store.pause(&orders(), &group)).await.unwrap();
+    in_time("a pause", store.pause(&orders(), &group, None)).await.unwrap();
     let done = in_time("a migration", migrate(&scene.url, &scene.namespace, &OpenOptions::default())).await;
     assert_eq!(done.unwrap().to, newest());
 
@@ -118,7 +118,7 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
         .batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.cursor WHERE lane = 0 FOR UPDATE"))
         .await
         .unwrap();
-    let pausing = tokio::spawn(async move { store.pause(&orders(), &group).await });
+    let pausing = tokio::spawn(async move { store.pause(&orders(), &group, None).await });
     until_a_session_waits(&scene).await;
     let next = scene.sql("SELECT FROM {schema}.cursor WHERE lane = 1 FOR UPDATE NOWAIT");
     claim.batch_execute(&next).await.expect("the next lane is free");
@@ -195,7 +195,10 @@ async fn an_operator_that_waits_for_claims_holds_no_head() {
     let group = "'orders', 'a'";
     for (state, operation) in [
         ("active", format!("seek({group}, 'now', NULL, NULL, false, 'tester', NULL)")),
-        ("active", format!("set_state({group}, 'cancel', ARRAY['active'], 'cancelled', 'tester', NULL)")),
+        (
+            "active",
+            format!("set_state({group}, 'cancel', ARRAY['active'], 'cancelled', 'tester', NULL, NULL)"),
+        ),
         ("active", "detect_dead(clock_timestamp() + interval '1 hour')".to_owned()),
         ("dead", format!("resurrect({group}, NULL, 'tester', NULL)")),
         ("dead", "force_complete('orders', 0, false, 'tester', NULL)".to_owned()),

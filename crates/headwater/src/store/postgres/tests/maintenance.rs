@@ -196,11 +196,7 @@ async fn the_doctor_finds_what_is_broken() {
         ("pending_below", "UPDATE {schema}.topic_range SET pending_from = 11"),
         ("storage_missing", "UPDATE {schema}.topic SET settings = settings || '{\"storage\": \"dedicated\"}'"),
         ("partition_missing", "INSERT INTO {schema}.partition VALUES (1, 1, 1000, 'message_t1_o1', now())"),
-        ("backfill_failed", "INSERT INTO {schema}.backfill VALUES (1, 'failed', 1, 5, 0, 1, now()) ON CONFLICT DO NOTHING"),
-        ("backfill_abandoned", "INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max,
-            created_at, worker, worker_until) VALUES (1, 'in_progress', 1, 5, 0, 1, now(), 'w', now() - interval '1 hour')"),
-        ("job_failing", "INSERT INTO {schema}.job (job, last_run_at, last_error) VALUES ('heads', now(), 'no disk')"),
-        ("job_overdue", "INSERT INTO {schema}.job (job, runs, last_run_at) VALUES ('heads', 1, now() - interval '1 hour')"),
+        ("process_log", "SELECT {schema}.process_insert(gen_random_uuid(), 'order'); DELETE FROM {schema}.process_event"),
     ];
     let Some(stage) = Stage::set("tracking = 'reference_counting'").await else { return };
     let a = stage.subscribe("a").await;

@@ -4,9 +4,9 @@ use super::*;
 use crate::Offset;
 use crate::settle::Outcome;
 use crate::store::OffsetRange;
-use crate::store::{Moved, Served, Signal};
+use crate::store::{MessageAct, Moved, Served, Signal};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
-use crate::topic::{Ordering, Partition, Storage};
+use crate::topic::{Ordering, Partition, Removal, Storage};
 
 fn group() -> GroupName {
     GroupName::new("a").expect("a valid name")
@@ -45,7 +45,8 @@ async fn consumers_send_heartbeats_and_only_the_owner_operates() {
     assert!(consumer.stuck(&orders(), Duration::ZERO).await.unwrap().is_empty());
     assert!(consumer.acks(&orders(), Offset(1)).await.unwrap().is_empty());
     let refused = [
-        consumer.pause(&orders(), &group()).await,
+        consumer.resume(&orders(), &group()).await,
+        consumer.cancel(&orders(), &group()).await,
         consumer.remove(&orders(), &group()).await,
         consumer.resurrect(&orders(), &group(), None).await.map(drop),
         consumer.seek(&orders(), &group(), Start::Now, false).await.map(drop),
@@ -61,6 +62,63 @@ async fn consumers_send_heartbeats_and_only_the_owner_operates() {
     let reader = scene.open_as(Some("reader")).await.unwrap();
     assert!(reader.audit(1).await.unwrap().is_empty());
     assert_eq!(acts(&store).await, Vec::<String>::new());
+    // Except a pause: a group pauses itself when all it handles fails.
+    consumer.pause(&orders(), &group(), Some("everything fails")).await.unwrap();
+    let paused = consumer.subscriptions(&orders()).await.unwrap().remove(0);
+    assert_eq!(paused.state_reason.as_deref(), Some("everything fails"));
+    assert_eq!(acts(&store).await, ["pause"]);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn an_operator_operates_without_being_the_owner() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let operator = scene.open_as(Some("operator")).await.unwrap();
+    operator.pause(&orders(), &group(), None).await.unwrap();
+    operator.resume(&orders(), &group()).await.unwrap();
+    operator.set_policy(&orders(), &group(), &DeliveryPolicy::default()).await.unwrap();
+    assert_eq!(operator.seek(&orders(), &group(), Start::Now, false).await.unwrap().skipped, 1);
+    operator.alter_topic(&orders(), &TopicSettings::pub_sub()).await.unwrap();
+    operator.create_topic(&TopicName::new("more").unwrap(), &TopicSettings::default()).await.unwrap();
+    operator.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Beginning).await.unwrap();
+    assert_eq!(
+        operator.release_lease(crate::store::LeaseToken(1)).await.unwrap_err().kind(),
+        ErrorKind::LeaseLost
+    );
+    operator.force_complete(&orders(), Duration::ZERO, false).await.unwrap();
+    let scheduled = uuid::Uuid::now_v7();
+    let later = NewMessage::new("z").message_id(scheduled).delay(Duration::from_secs(3600));
+    store.publish(&orders(), &[NewMessage::new("y"), later]).await.unwrap();
+    store.advance_heads().await.unwrap();
+    let bury = MessageAct::Bury { reason: "wrong".into() };
+    operator.act_on_message(&orders(), &group(), Offset(2), &bury, false).await.unwrap();
+    assert_eq!(operator.message_states(&orders(), Offset(2)).await.unwrap().len(), 2);
+    assert!(operator.cancel_scheduled(&orders(), scheduled).await.unwrap());
+    assert!(operator.cron_jobs().await.unwrap().is_empty());
+    operator.cancel(&orders(), &group()).await.unwrap();
+    operator.remove(&orders(), &group()).await.unwrap();
+    assert_eq!(operator.topics().await.unwrap().len(), 2);
+    assert_eq!(operator.purge_topic(&orders(), Removal::Forced).await.unwrap().messages, 2);
+    operator.delete_topic(&TopicName::new("more").unwrap(), Removal::Forced).await.unwrap();
+    assert_eq!(operator.doctor().await.unwrap(), []);
+    assert!(operator.audit(100).await.unwrap().len() >= 6);
+    // Neither its messages nor the work of consumers are an operator's.
+    let refused = [
+        operator.publish(&orders(), &[NewMessage::new("y")]).await.map(drop),
+        operator
+            .claim(&request(
+                &store.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Now).await.unwrap(),
+            ))
+            .await
+            .map(drop),
+        operator.clean_subscriptions(Duration::ZERO).await.map(drop),
+    ];
+    for result in refused {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
     scene.drop().await;
 }
 
@@ -69,7 +127,7 @@ async fn the_audit_is_append_only_for_every_role() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     subscribed(&store).await;
-    store.pause(&orders(), &group()).await.unwrap();
+    store.pause(&orders(), &group(), None).await.unwrap();
     let client = scene.client().await;
     for change in
         ["UPDATE {schema}.audit SET actor = 'x'", "DELETE FROM {schema}.audit", "TRUNCATE {schema}.audit"]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::limits::{INBOX_RETENTION, SUBSCRIPTION_RETENTION};
+use crate::limits::{INBOX_RETENTION, OUTBOX_RETENTION, SUBSCRIPTION_RETENTION};
 
 /// Runs a statement as a role of the namespace, and returns the SQLSTATE of its refusal.
 async fn refusal(scene: &Scene, client: &Client, role: &str, sql: &str) -> Option<(String, String)> {
@@ -75,7 +75,7 @@ async fn only_the_owner_sets_the_time() {
                (SELECT string_agg(CASE WHEN a.type = '{schema}.injected_time'::regtype THEN '''2001-01-01''::timestamptz'
                                        ELSE 'NULL::' || format_type(a.type, NULL) END, ', ' ORDER BY a.at)
                 FROM unnest(p.proargtypes) WITH ORDINALITY a (type, at)))
-        FROM pg_proc p, unnest(ARRAY['producer', 'consumer', 'reader']) k (kind)
+        FROM pg_proc p, unnest(ARRAY['producer', 'consumer', 'reader', 'operator']) k (kind)
         WHERE p.pronamespace = '{schema}'::regnamespace AND '{schema}.injected_time'::regtype = ANY (p.proargtypes)
           AND has_function_privilege('{name}_' || k.kind, p.oid, 'EXECUTE')";
     let calls = client.query(&scene.sql(calls), &[]).await.unwrap();
@@ -88,7 +88,7 @@ async fn only_the_owner_sets_the_time() {
     }
     // No other parameter of a granted function is a time, except these, which do not mean the current time.
     let times = "SELECT DISTINCT p.proname || '.' || p.proargnames[a.at]
-        FROM pg_proc p, unnest(p.proargtypes) WITH ORDINALITY a (type, at), unnest(ARRAY['producer', 'consumer', 'reader']) k (kind)
+        FROM pg_proc p, unnest(p.proargtypes) WITH ORDINALITY a (type, at), unnest(ARRAY['producer', 'consumer', 'reader', 'operator']) k (kind)
         WHERE p.pronamespace = '{schema}'::regnamespace AND format_type(a.type, NULL) ~ '^(timestamp|date|time)'
           AND has_function_privilege('{name}_' || k.kind, p.oid, 'EXECUTE') ORDER BY 1";
     let times = client.query(&scene.sql(times), &[]).await.unwrap();
@@ -98,12 +98,16 @@ async fn only_the_owner_sets_the_time() {
         "cron_fire.p_deliver_at",
         "cron_fire.p_tick",
         "cron_last.p_first",
-        "extend.p_expected",
+        "empty_cancelled.buried_at",
+        "extend_leases.p_expected",
+        "mark_failed.next_at",
         "move_clock.p_read",
+        "move_scheduled.p_at",
         "publish.deliver_at",
         "publish_batch.p_deliver_ats",
         "publish_batch.p_expected",
         "publish_bytes.deliver_at",
+        "seek.p_at",
         "settle_parts.p_expected",
         "subscribe.p_at",
         "take_over.p_seen_at",
@@ -144,18 +148,35 @@ async fn consumers_remove_nothing_before_its_time() {
     subscribed(&store).await;
     let client = scene.client().await;
     let (inbox, dead) = (INBOX_RETENTION.as_millis(), SUBSCRIPTION_RETENTION.as_millis());
+    let outbox = OUTBOX_RETENTION.as_millis();
     for (sql, check) in [
         (format!("forget_inbox({}, 10, NULL)", inbox - 1), Some("only_the_owner_forgets_sooner")),
         (format!("forget_inbox({inbox}, 10, NULL)"), None),
+        (
+            format!("forget_published({}, 10, NULL)", outbox - 1),
+            Some("only_the_owner_removes_published_sooner"),
+        ),
+        (format!("forget_published({outbox}, 10, NULL)"), None),
         (format!("clean_subscription(0, {}, NULL)", dead - 1), Some("only_the_owner_removes_sooner")),
         (format!("clean_subscription(0, {dead}, NULL)"), None),
     ] {
         let refused = refusal(&scene, &client, "consumer", &format!("SELECT {{schema}}.{sql}")).await;
         assert_eq!(refused.map(|(_, check)| check).as_deref(), check, "{sql}");
     }
-    for table in
-        ["message", "topic", "subscription", "cursor", "head", "dead_letter", "inbox", "dedup", "audit"]
-    {
+    for table in [
+        "message",
+        "topic",
+        "subscription",
+        "cursor",
+        "head",
+        "dead_letter",
+        "inbox",
+        "outbox_entry",
+        "bridge_position",
+        "relay",
+        "dedup",
+        "audit",
+    ] {
         for (kind, verb) in
             [("producer", "DELETE FROM"), ("consumer", "DELETE FROM"), ("consumer", "TRUNCATE")]
         {
@@ -167,6 +188,8 @@ async fn consumers_remove_nothing_before_its_time() {
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
     consumer.advance_heads().await.unwrap();
     consumer.clean_subscriptions(SUBSCRIPTION_RETENTION).await.unwrap();
+    let retention = crate::store::EntryRetention { inbox: INBOX_RETENTION, outbox: OUTBOX_RETENTION };
+    consumer.clean_entries(&retention).await.unwrap();
     consumer.detect_dead().await.unwrap();
     scene.drop().await;
 }
@@ -273,8 +296,8 @@ async fn a_restored_schema_without_its_roles_is_closed() {
     run(
         &scene,
         &client,
-        "DROP OWNED BY {name}_producer, {name}_consumer, {name}_reader;
-         DROP ROLE {name}_producer, {name}_consumer, {name}_reader;
+        "DROP OWNED BY {name}_producer, {name}_consumer, {name}_reader, {name}_operator;
+         DROP ROLE {name}_producer, {name}_consumer, {name}_reader, {name}_operator;
          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO PUBLIC;
          CREATE ROLE {name}_stranger; CREATE ROLE {name}_auditor",
     )
@@ -325,10 +348,39 @@ async fn functions_with_the_owners_rights_are_those_that_operations_lists() {
     for line in listed.1.lines().skip(2).take_while(|line| line.starts_with('|')) {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let (names, callers) = (cells.next().unwrap(), cells.next().unwrap());
+        let names = names.rsplit(": ").next().unwrap();
         for name in names.split(", ") {
             documented.insert(name.trim_matches('`').to_owned(), callers.to_owned());
         }
     }
     assert_eq!(found, documented);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_role_that_is_missing() {
+    let Some(scene) = Scene::new() else { return };
+    let subscription = subscribed(&scene.open().await).await;
+    let client = scene.client().await;
+    run(&scene, &client, "CREATE ROLE {name}_joe; GRANT {name}_consumer TO {name}_joe").await;
+    let joe = scene.open_as(Some("joe")).await.unwrap();
+    joe.claim(&request(&subscription)).await.unwrap();
+    let name = &scene.namespace;
+    let member = format!("; you are {name}_joe, a member of {name}_consumer");
+    let refused = joe.publish(&orders(), &[NewMessage::new("x")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("; needs role ") && text.contains(&format!("{name}_producer{member}")), "{text}");
+    let refused =
+        joe.create_topic(&TopicName::new("other").unwrap(), &TopicSettings::default()).await.unwrap_err();
+    assert!(refused.to_string().contains("; needs ") && refused.to_string().ends_with(&member), "{refused}");
+    // A role without any right in the namespace.
+    run(&scene, &client, "REVOKE {name}_consumer FROM {name}_joe").await;
+    let refused = scene.open_as(Some("joe")).await.expect_err("refused").to_string();
+    assert!(
+        refused.contains(&format!("{name}_consumer, ")) && refused.contains("a member of no role"),
+        "{refused}"
+    );
+    run(&scene, &client, "DROP ROLE {name}_joe").await;
     scene.drop().await;
 }

@@ -190,3 +190,38 @@ async fn every_function_body_is_valid() {
     transaction.rollback().await.unwrap();
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn a_missing_namespace_is_created_only_if_allowed() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    let there = "SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = '{name}')
+        + (SELECT count(*) FROM pg_roles WHERE rolname LIKE '{name}\\_%')";
+    for options in [OpenOptions::default().create(false), OpenOptions::default().read_only(true)] {
+        let opened = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await;
+        let refused = opened.expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::NoSuchStore, "{refused}");
+        let text = refused.to_string();
+        let named = format!("no headwater schema {} in database ", scene.namespace);
+        assert!(text.starts_with(&named) && text.contains(" at "), "{text}");
+        let row = client.query_one(&scene.sql(there), &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "neither a schema nor a role");
+    }
+    scene.open().await;
+    let options = OpenOptions::default().create(false);
+    PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.expect("it exists now");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_store_opened_read_only_is_read_and_not_written() {
+    let Some(scene) = Scene::new() else { return };
+    subscribed(&scene.open().await).await;
+    let options = OpenOptions::default().read_only(true);
+    let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
+    assert_eq!(store.topics().await.unwrap().len(), 1);
+    assert_eq!(store.doctor().await.unwrap(), []);
+    let refused = store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    scene.drop().await;
+}

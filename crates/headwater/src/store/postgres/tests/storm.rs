@@ -76,7 +76,6 @@ impl Worker {
     }
 
     async fn verb(&mut self) {
-        let now: Option<jiff::Timestamp> = None;
         let owner = format!("owner-{}", self.dice.below(4));
         let group = ["a", "b", "c"][usize::try_from(self.dice.below(3)).unwrap()];
         let done = self.dice.below(9).cast_signed();
@@ -84,12 +83,12 @@ impl Worker {
             0..=3 => self.claim().await,
             4 | 5 => {
                 let (tokens, subscriptions, owners) = self.tokens().await;
-                let sql = super::super::statements::sql!(settle.all);
-                self.run("ack", sql, &[&tokens, &false, &now, &subscriptions, &owners]).await;
+                let sql = "SELECT {schema}.settle_all($1, $2, $3, false, NULL)";
+                self.run("ack", sql, &[&tokens, &subscriptions, &owners]).await;
             }
             6 | 7 => {
                 let (tokens, subscriptions, owners) = self.tokens().await;
-                let sql = "SELECT {schema}.extend($1, $2, $3, 60000, false, NULL)";
+                let sql = "SELECT {schema}.extend_leases($1, $2, $3, 60000, false, NULL)";
                 self.run("extend", sql, &[&tokens, &subscriptions, &owners]).await;
             }
             8 => {
@@ -126,9 +125,9 @@ impl Worker {
     async fn operate(&mut self, group: &str) {
         match self.dice.below(5) {
             0 => {
-                let sql = "SELECT {schema}.set_state('orders', $1, 'pause', ARRAY['active'], 'paused', 'tester', NULL)";
+                let sql = "SELECT {schema}.set_state('orders', $1, 'pause', ARRAY['active'], 'paused', 'tester', NULL, NULL)";
                 self.run("pause", sql, &[&group]).await;
-                let sql = "SELECT {schema}.set_state('orders', $1, 'resume', ARRAY['paused'], 'active', 'tester', NULL)";
+                let sql = "SELECT {schema}.set_state('orders', $1, 'resume', ARRAY['paused'], 'active', 'tester', NULL, NULL)";
                 self.run("resume", sql, &[&group]).await;
             }
             1 => {

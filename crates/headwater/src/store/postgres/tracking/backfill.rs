@@ -1,5 +1,7 @@
 //! Backfills: see `schema/functions/tracking/backfill.sql`.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
@@ -7,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::postgres::advance_heads::{advance, batch};
-use crate::store::postgres::time::{count, stored};
+use crate::store::postgres::time::{count, millis, stored};
 use crate::store::postgres::{PostgresStore, topic as topics};
 
 /// How long a backfill stays with a worker that makes no step.
@@ -32,6 +34,8 @@ pub(super) async fn start(
                 &group.as_str(),
                 &messages_max,
                 &batch(limits.rate_max),
+                &limits.batch_max.map(batch),
+                &limits.target_latency.map(millis),
                 &store.actor,
                 &store.clock.injected(),
             ],
@@ -162,6 +166,10 @@ fn backfill_of(row: &Row) -> Result<Backfill> {
         progressed_at: stored(row, "progressed_at")?,
         rate,
         rate_max: u32::try_from(stored::<_, i32>(row, "rate_max")?).expect("the schema checks rates"),
+        batch_max: stored::<_, Option<i32>>(row, "batch_max")?.map(i32::cast_unsigned),
+        target_latency: stored::<_, Option<i64>>(row, "target_latency_ms")?
+            .map(|ms| Duration::from_millis(ms.cast_unsigned())),
         error: stored(row, "error")?,
+        left_out: count(row, "left_out")?,
     })
 }

@@ -22,6 +22,7 @@ pub(super) async fn track(store: &PostgresStore, topic: TopicId, messages_max: u
         recorded: count(row, "recorded")?,
         changed: count(row, "changed")?,
         completed: count(row, "completed")?,
+        released: count(row, "released")?,
         removed: count(row, "removed")?,
         more: stored(row, "more")?,
     })

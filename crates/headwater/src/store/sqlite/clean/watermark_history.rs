@@ -51,7 +51,11 @@ fn forget_ahead(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt
 /// What has been done ever since a time; 0 if nothing was recorded by then. A watermark that fell and rose again
 /// counts from its fall: a group that comes late is done late, and retention is measured from the last group that is
 /// done.
-pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> Attempt<i64> {
+pub(in crate::store::sqlite) fn since(
+    connection: &Connection,
+    topic: TopicId,
+    since_ms: i64,
+) -> Attempt<i64> {
     let mut statement = connection.prepare_cached(sql!(clean.watermark_since))?;
     let lowest: Option<i64> = statement.query_row(params![topic.0, since_ms], |row| row.get(0))?;
     Ok(lowest.unwrap_or(0))

@@ -1,11 +1,9 @@
-//! The invariants of retention, completion records, backfills and jobs.
+//! The invariants of retention, completion records and backfills.
 
-use rusqlite::{Connection, Row};
+use rusqlite::Row;
 
-use super::{Check, FINDINGS_PER_CHECK_MAX};
-use crate::store::Finding;
+use super::Check;
 use crate::store::sqlite::decode;
-use crate::store::sqlite::fault::Attempt;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -172,17 +170,7 @@ pub(super) const CHECKS: &[Check] = &[
                 "subscription {subscription}: backfill of {first}..={last} is {state} at {checkpoint}{error}"
             ))
         },
-        remedy: "if it failed, fix the cause and resume it with `headwater backfill resume`; if its group is gone or \
-                 does not count, delete the row from headwater_backfill; else start it again",
-    },
-    Check {
-        name: "job_failing",
-        sql: crate::store::sqlite::sql!(doctor.job),
-        describe: |row| {
-            let (job, error): (String, String) = (row.get(0)?, row.get(1)?);
-            Ok(format!("job {job} failed when it last ran: {error}"))
-        },
-        remedy: "fix the cause; it is retried automatically, or by `headwater maintain`",
+        remedy: "if its group is gone or does not count, delete the row from headwater_backfill; else start it again",
     },
 ];
 
@@ -195,22 +183,4 @@ fn record(row: &Row<'_>) -> rusqlite::Result<String> {
     Ok(format!(
         "topic {topic}: the record of offset {offset} has required {required:#x}, completed {completed:#x}"
     ))
-}
-
-/// Jobs that have run before, but not for long.
-pub(super) fn overdue_jobs(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
-    let mut statement = connection.prepare(crate::store::sqlite::sql!(doctor.job_overdue))?;
-    let found = decode::all(&mut statement, [now_ms], |row| {
-        let (job, seconds): (String, i64) = (row.get(0)?, row.get(1)?);
-        Ok(format!("job {job} has not run for {seconds} s"))
-    })?;
-    let found = found.into_iter().take(FINDINGS_PER_CHECK_MAX);
-    Ok(found
-        .map(|problem| Finding {
-            check: "job_overdue",
-            problem,
-            remedy: "no process runs maintenance; run it in a process, or once with `headwater maintain`"
-                .into(),
-        })
-        .collect())
 }

@@ -130,8 +130,11 @@ BEGIN
                 || substr(bytes, 113 + (random() & 15), 1) || randomblob(1)
                 || substr(bytes, 129 + (random() & 63), 1) || randomblob(7) AS BLOB)
         END,
-        NEW.key, NEW.type, NEW.content_type, json(NEW.headers), NEW.correlation_id, NEW.dedup_key,
-        CAST(NEW.payload AS BLOB)
+        NEW.key, NEW.type,
+        -- As on PostgreSQL, where publish() takes JSON and publish_bytes() anything.
+        coalesce(NEW.content_type,
+            CASE WHEN typeof(NEW.payload) = 'text' AND json_valid(NEW.payload) THEN 'application/json' END),
+        json(NEW.headers), NEW.correlation_id, NEW.dedup_key, CAST(NEW.payload AS BLOB)
     FROM (
         SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) AS now_ms,
             lower(replace(NEW.message_id, '-', '')) AS digits,
@@ -190,6 +193,10 @@ BEGIN
                 + (SELECT dedup_window_ms FROM headwater_topic WHERE name = NEW.topic)
         );
 
+    UPDATE headwater_last_published SET duplicate = EXISTS (
+        SELECT 1 FROM headwater_dedup AS dedup
+        WHERE dedup.topic_id = (SELECT topic_id FROM headwater_topic WHERE name = NEW.topic) AND dedup.dedup_key = NEW.dedup_key
+    );
     -- A known key is excluded by the condition and not by OR IGNORE: the caller's own INSERT OR REPLACE would override that.
     INSERT INTO headwater_message (
         row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
@@ -223,4 +230,25 @@ BEGIN
         AND EXISTS (SELECT 1 FROM headwater_message WHERE row_key = (topic_id << 43) | (last_offset + 1));
     UPDATE headwater_topic SET wakes = wakes + 1
     WHERE name = NEW.topic AND NEW.deliver_at_ms > NEW.now_ms;
+
+    UPDATE headwater_last_published
+    SET topic = NEW.topic,
+        message_id = CASE WHEN duplicate THEN (SELECT first.message_id FROM headwater_dedup AS first
+            WHERE first.topic_id = topic.topic_id AND first.dedup_key = NEW.dedup_key) ELSE NEW.message_id END,
+        message_offset = CASE WHEN duplicate THEN (SELECT first.message_offset FROM headwater_dedup AS first
+                WHERE first.topic_id = topic.topic_id AND first.dedup_key = NEW.dedup_key)
+            WHEN coalesce(NEW.deliver_at_ms <= NEW.now_ms, 1) THEN topic.last_offset END
+    FROM headwater_topic AS topic
+    WHERE topic.name = NEW.topic;
 END;
+
+-- What the last INSERT INTO headwater_publish did: where the message is (NULL while it is scheduled), its id, and whether it was a
+-- duplicate, which stores nothing: offset and id are then those of the first. Read it in the transaction of the INSERT: after that
+-- another process may have published.
+CREATE VIEW headwater_published AS
+SELECT topic, message_offset,
+    lower(substr(hex(message_id), 1, 8) || '-' || substr(hex(message_id), 9, 4) || '-' || substr(hex(message_id), 13, 4)
+        || '-' || substr(hex(message_id), 17, 4) || '-' || substr(hex(message_id), 21)) AS message_id,
+    duplicate
+FROM headwater_last_published
+WHERE topic IS NOT NULL;

@@ -80,3 +80,28 @@ CREATE TRIGGER headwater_audit_delete BEFORE DELETE ON headwater_audit
 BEGIN
     SELECT RAISE(ABORT, 'invalid change: the audit is append-only');
 END;
+
+-- An entry of the outbox that becomes PARKED gets its dead letter in the same statement: FAILED if its claimer marked it, TIMED_OUT if
+-- a sweep found its claim timed out, which sets the time of the claim. The id is a random UUID (version 4): 122 random bits.
+CREATE TRIGGER headwater_outbox_park AFTER UPDATE OF status ON headwater_outbox_entry
+WHEN NEW.status = 'PARKED' AND OLD.status <> 'PARKED'
+BEGIN
+    INSERT INTO headwater_dead_letter (
+        dead_letter_id, source, outbox_id, command_id, topic, key, type, headers, created_at_ms, failed_status, error, attempts,
+        parked_by, buried_at_ms, payload
+    )
+    SELECT CAST(randomblob(6) || substr(x'404142434445464748494a4b4c4d4e4f', 1 + (random() & 15), 1) || randomblob(1)
+            || substr(CAST(x'808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f'
+                || x'a0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7b8b9babbbcbdbebf' AS BLOB), 1 + (random() & 63), 1)
+            || randomblob(7) AS BLOB),
+        'outbox', NEW.id,
+        -- The header has no limit of its own; a dead letter that cannot be stored would keep the entry from ending.
+        iif(length(CAST(NEW.headers ->> 'commandId' AS BLOB)) BETWEEN 1 AND 255, NEW.headers ->> 'commandId', NEW.id),
+        NEW.topic, NEW.key, NEW.type, NEW.headers, NEW.created_at_ms, iif(NEW.claimed_at_ms = OLD.claimed_at_ms, 'FAILED', 'TIMED_OUT'),
+        NEW.last_error, NEW.attempts, NEW.claimed_by, NEW.parked_at_ms, NEW.payload;
+END;
+CREATE TRIGGER headwater_outbox_unpark AFTER UPDATE OF status ON headwater_outbox_entry
+WHEN OLD.status = 'PARKED' AND NEW.status <> 'PARKED'
+BEGIN
+    DELETE FROM headwater_dead_letter WHERE outbox_id = NEW.id;
+END;

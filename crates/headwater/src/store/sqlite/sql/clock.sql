@@ -9,6 +9,20 @@ SET expires_at_ms = min(
 )
 WHERE expires_at_ms > ?2
 
+-- name: move_outbox
+-- Purpose:    Moves the times of claims and back-offs of the outbox by a step of the clock, as those of leases; afterwards no claim lies in
+--             the future.
+-- Parameters: ?1 step_ms, ?2 now_ms, or the time before a step forward, ?3 now_ms
+-- Index:      headwater_outbox_next, headwater_outbox_claimed
+UPDATE headwater_outbox_entry
+SET claimed_at_ms = iif(status = 'CLAIMED', min(claimed_at_ms + ?1, ?3), claimed_at_ms),
+    next_at_ms = iif(next_at_ms > ?2, next_at_ms + ?1, next_at_ms)
+WHERE id IN (
+    SELECT id FROM headwater_outbox_entry WHERE next_at_ms IS NOT NULL
+    UNION ALL
+    SELECT id FROM headwater_outbox_entry WHERE status = 'CLAIMED' AND next_at_ms IS NULL
+)
+
 -- name: move_owners
 -- Purpose:    Moves the times of owners by a step of the clock; afterwards none lies in the future.
 -- Parameters: ?1 step_ms, ?2 now_ms

@@ -1,3 +1,36 @@
+-- name: all
+-- Purpose:    Dead letters of every source, oldest first.
+-- Parameters: $1 source (subscription, outbox, command), $2 ids as a JSON array of text, $3 key, $4 name, $5 part of the error (each NULL
+--             for any), $6 at most
+-- Index:      the primary key, in its order
+SELECT lower(substr(hex(dead.dead_letter_id), 1, 8) || '-' || substr(hex(dead.dead_letter_id), 9, 4) || '-' || substr(hex(dead.dead_letter_id), 13, 4)
+        || '-' || substr(hex(dead.dead_letter_id), 17, 4) || '-' || substr(hex(dead.dead_letter_id), 21)) AS dead_letter_id,
+    coalesce(dead.source, 'subscription') AS source, coalesce(dead.topic, topic.name) AS topic, subscription.group_name,
+    dead.subscription_id, dead.message_offset, dead.outbox_id,
+    coalesce(dead.command_id, lower(substr(hex(dead.message_id), 1, 8) || '-' || substr(hex(dead.message_id), 9, 4) || '-' || substr(hex(dead.message_id), 13, 4)
+        || '-' || substr(hex(dead.message_id), 17, 4) || '-' || substr(hex(dead.message_id), 21))) AS command_id,
+    dead.type AS name, dead.key, dead.payload, dead.content_type, dead.headers, dead.correlation_id,
+    iif(dead.source IS NULL, 'FAILED', dead.failed_status) AS failed_status, dead.error_class, dead.error, dead.attempts, dead.parked_by,
+    dead.created_at_ms * 1000 AS created_at_us, dead.buried_at_ms * 1000 AS parked_at_us
+FROM headwater_dead_letter AS dead
+LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id = dead.subscription_id
+LEFT JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE ($1 IS NULL OR coalesce(dead.source, 'subscription') = $1)
+    AND ($2 IS NULL OR lower(hex(dead.dead_letter_id)) IN (SELECT replace(value, '-', '') FROM json_each($2)))
+    AND ($3 IS NULL OR dead.key = $3)
+    AND ($4 IS NULL OR dead.type = $4)
+    AND ($5 IS NULL OR instr(dead.error, $5) > 0)
+ORDER BY dead.dead_letter_key
+LIMIT $6
+
+-- name: find
+-- Purpose:    What a redrive or a removal needs of a dead letter.
+-- Parameters: ?1 dead_letter_id
+-- Index:      the unique index of dead_letter_id
+SELECT dead_letter_key, source, outbox_id, command_id, topic, key, type, payload, content_type, headers, correlation_id
+FROM headwater_dead_letter
+WHERE dead_letter_id = ?1
+
 -- name: list
 -- Purpose:    The dead letters of a selection, oldest first.
 -- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
@@ -51,6 +84,24 @@ WHERE subscription_id = ?1
     AND dead_letter_key <= ?9
 ORDER BY dead_letter_key
 LIMIT ?10
+
+-- name: park
+-- Purpose:    Parks a command. The id is a random UUID (version 4).
+-- Parameters: $1 command id, $2 name, $3 business key, $4 payload, $5 failed status, $6 error class, $7 error, $8 attempts, $9 parked by,
+--             $10 topic, $11 headers, $12 now_ms
+-- Index:      the primary key, at its end
+INSERT INTO headwater_dead_letter (
+    dead_letter_id, source, command_id, type, key, payload, failed_status, error_class, error, attempts, parked_by, topic, headers,
+    created_at_ms, buried_at_ms
+)
+VALUES (
+    CAST(randomblob(6) || substr(x'404142434445464748494a4b4c4d4e4f', 1 + (random() & 15), 1) || randomblob(1)
+        || substr(CAST(x'808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f'
+            || x'a0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7b8b9babbbcbdbebf' AS BLOB), 1 + (random() & 63), 1)
+        || randomblob(7) AS BLOB),
+    'command', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12
+)
+RETURNING lower(hex(dead_letter_id)) AS dead_letter_id
 
 -- name: purge
 -- Purpose:    Removes one dead letter.

@@ -47,12 +47,13 @@ VALUES (?1, ?2)
 ON CONFLICT (job) DO UPDATE SET last_run_at_ms = excluded.last_run_at_ms
 
 -- name: candidates
--- Purpose:    Active subscriptions with a heartbeat, and the heartbeat settings of their topic.
+-- Purpose:    Active subscriptions with a heartbeat, and their heartbeat settings: their own, or their topic's.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id, topic.name, subscription.group_name,
-    heard.heard_at_ms, subscription.suspected_at_ms, topic.heartbeat_interval_ms,
-    topic.heartbeat_timeout_ms
+    heard.heard_at_ms, subscription.suspected_at_ms,
+    coalesce(subscription.heartbeat_interval_ms, topic.heartbeat_interval_ms),
+    coalesce(subscription.heartbeat_timeout_ms, topic.heartbeat_timeout_ms)
 FROM headwater_subscription AS subscription
 JOIN headwater_heard AS heard ON heard.subscription_id = subscription.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id

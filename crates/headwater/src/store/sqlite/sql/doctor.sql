@@ -21,7 +21,7 @@ WHERE topic.tracking = 'reference_counting'
     ), 0)
 
 -- name: backfill
--- Purpose:    Backfills without a subscription, outside their bounds, failed, or open for a group that does not count.
+-- Purpose:    Backfills without a subscription, outside their bounds, or open for a group that does not count.
 -- Parameters: none
 -- Index:      the backfills of the store, as many as subscriptions at most
 SELECT backfill.subscription_id, backfill.state, backfill.first_offset, backfill.last_offset, backfill.checkpoint,
@@ -31,7 +31,6 @@ LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id
 LEFT JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.subscription_id IS NULL
     OR backfill.checkpoint NOT BETWEEN backfill.first_offset - 1 AND backfill.last_offset
-    OR backfill.state = 'failed'
     OR (backfill.state IN ('not_started', 'in_progress')
         AND (subscription.state = 'cancelled' OR subscription.state = 'dead' AND topic.semantics <> 'queue'))
 
@@ -108,28 +107,6 @@ FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE topic.tracking = 'offset_watermark' AND topic.change_until IS NULL
     AND (subscription.bit IS NOT NULL OR subscription.released_until IS NOT NULL)
-
--- name: job
--- Purpose:    Maintenance jobs that fail.
--- Parameters: none
--- Index:      the jobs, seven
-SELECT job, last_error
-FROM headwater_job
-WHERE last_error IS NOT NULL
-
--- name: job_overdue
--- Purpose:    Jobs that ran before, but not for long.
--- Parameters: ?1 now_ms
--- Index:      the jobs, seven
-SELECT job, (?1 - last_run_at_ms) / 1000
-FROM headwater_job
-WHERE runs > 0 AND last_run_at_ms > 0
-    AND last_run_at_ms < ?1 - CASE job
-        WHEN 'dead_detection' THEN 3600000
-        WHEN 'message_cleanup' THEN 21600000
-        WHEN 'subscription_cleanup' THEN 259200000
-        ELSE ?1
-    END
 
 -- name: kept_scheduled
 -- Purpose:    Topics whose stored number of scheduled messages is wrong.
@@ -271,15 +248,17 @@ WHERE NOT EXISTS (
 )
 
 -- name: orphan_record
--- Purpose:    Completion records of messages that are not stored, or beyond the tracked offsets.
+-- Purpose:    Completion records of messages that are not stored, or beyond the tracked offsets. Those of deleted topics are
+--             being removed.
 -- Parameters: none
 -- Index:      a scan of the records; the primary keys
 SELECT record.row_key >> 43, record.row_key & 8796093022207
 FROM headwater_completion_record AS record
 LEFT JOIN headwater_topic AS topic ON topic.topic_id = record.row_key >> 43
-WHERE topic.topic_id IS NULL
-    OR record.row_key & 8796093022207 > topic.tracked_until
-    OR NOT EXISTS (SELECT 1 FROM headwater_message AS message WHERE message.row_key = record.row_key)
+WHERE record.row_key >> 43 NOT IN (SELECT topic_id FROM headwater_deleted_topic)
+    AND (topic.topic_id IS NULL
+        OR record.row_key & 8796093022207 > topic.tracked_until
+        OR NOT EXISTS (SELECT 1 FROM headwater_message AS message WHERE message.row_key = record.row_key))
 
 -- name: orphan_subscription
 -- Purpose:    Subscriptions of topics that do not exist.
@@ -304,6 +283,34 @@ FROM (
     FROM headwater_outstanding
 )
 WHERE first_offset <= covered_to
+
+-- name: parked_entry
+-- Purpose:    Entries of the outbox that are PARKED without a dead letter, or have one and are not PARKED.
+-- Parameters: none
+-- Index:      headwater_outbox_parked, headwater_dead_letter_outbox: both ways
+SELECT entry.id, 'is parked and has no dead letter'
+FROM headwater_outbox_entry AS entry
+WHERE entry.status = 'PARKED'
+    AND NOT EXISTS (SELECT 1 FROM headwater_dead_letter AS dead WHERE dead.outbox_id = entry.id)
+UNION ALL
+SELECT dead.outbox_id, 'has a dead letter and is not parked'
+FROM headwater_dead_letter AS dead
+WHERE dead.outbox_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM headwater_outbox_entry AS entry WHERE entry.id = dead.outbox_id AND entry.status = 'PARKED')
+
+-- name: process_log
+-- Purpose:    Processes whose version is not the number of the newest entry of their log.
+-- Parameters: none
+-- Index:      a scan of the processes; the end of the log of each
+SELECT process_id, version, newest
+FROM (
+    SELECT lower(hex(process.process_id)) AS process_id, process.version, coalesce((
+            SELECT max(event.sequence) FROM headwater_process_event AS event
+            WHERE event.process_id = process.process_id
+        ), 0) AS newest
+    FROM headwater_process AS process
+)
+WHERE version <> newest
 
 -- name: shared_bit
 -- Purpose:    Subscriptions of a topic that have the same bit.

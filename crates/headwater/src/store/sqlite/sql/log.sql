@@ -29,16 +29,24 @@ SELECT ?2, ?3, message_id, key, type, content_type, headers, correlation_id, pay
 FROM headwater_schedule
 WHERE schedule_id = ?1
 
+-- name: bounds
+-- Purpose:    The first and the last stored message of a topic.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log: both ends
+SELECT
+    (SELECT row_key FROM headwater_message WHERE row_key BETWEEN ?1 AND ?2 ORDER BY row_key LIMIT 1),
+    (SELECT row_key FROM headwater_message WHERE row_key BETWEEN ?1 AND ?2 ORDER BY row_key DESC LIMIT 1)
+
 -- name: bury
 -- Purpose:    Copies a message to the dead letters.
--- Parameters: ?1 row_key, ?2 dead_letter_id, ?3 subscription_id, ?4 error, ?5 attempts, ?6 now_ms
+-- Parameters: ?1 row_key, ?2 dead_letter_id, ?3 subscription_id, ?4 error, ?5 attempts, ?6 now_ms, ?7 owner
 -- Index:      the primary key of the log
 INSERT INTO headwater_dead_letter (
     dead_letter_id, subscription_id, message_offset, message_id, key, type, content_type, headers, correlation_id,
-    created_at_ms, error, attempts, buried_at_ms, payload
+    created_at_ms, error, attempts, buried_at_ms, parked_by, payload
 )
 SELECT ?2, ?3, row_key & 8796093022207, message_id, key, type, content_type, headers, correlation_id,
-    created_at_ms, ?4, ?5, ?6, payload
+    created_at_ms, ?4, ?5, ?6, ?7, payload
 FROM headwater_message
 WHERE row_key = ?1
 
@@ -49,6 +57,23 @@ WHERE row_key = ?1
 SELECT count(*), min(row_key), max(row_key)
 FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: count_dead_letters
+-- Purpose:    Of a selection of dead letters, how many have their message in the log, and how many do not.
+-- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
+--             before (each NULL for any)
+-- Index:      headwater_dead_letter_of; the primary keys
+SELECT count(message.row_key), count(*) - count(message.row_key)
+FROM headwater_dead_letter AS letter
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = letter.subscription_id
+LEFT JOIN headwater_message AS message ON message.row_key = (subscription.topic_id << 43) | letter.message_offset
+WHERE letter.subscription_id = ?1
+    AND (?2 IS NULL OR lower(hex(letter.dead_letter_id)) IN (SELECT value FROM json_each(?2)))
+    AND (?3 IS NULL OR letter.key = ?3)
+    AND (?4 IS NULL OR letter.type = ?4)
+    AND (?5 IS NULL OR instr(letter.error, ?5) > 0)
+    AND (?6 IS NULL OR letter.buried_at_ms >= ?6)
+    AND (?7 IS NULL OR letter.buried_at_ms < ?7)
 
 -- name: fetch
 -- Purpose:    The messages of a closed range; for payloads above a size only their length, which needs none of their pages.
@@ -69,6 +94,14 @@ FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2
 ORDER BY row_key
 LIMIT 1
+
+-- name: head
+-- Purpose:    The last offset of a topic.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+SELECT last_offset
+FROM headwater_topic
+WHERE topic_id = ?1
 
 -- name: keys
 -- Purpose:    The ids and keys of the messages of a range, which determine their lanes and name them when they are buried.

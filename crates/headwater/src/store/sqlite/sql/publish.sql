@@ -55,7 +55,7 @@ WHERE topic.name = ?1
 -- Purpose:    Stores a scheduled message.
 -- Parameters: ?1 topic_id, ?2 deliver_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,
 --             ?8 correlation_id, ?9 dedup_key, ?10 payload
--- Index:      headwater_schedule_due gets an entry
+-- Index:      headwater_schedule_due and headwater_schedule_message get an entry
 INSERT INTO headwater_schedule (
     topic_id, deliver_at_ms, message_id, key, type, content_type, headers, correlation_id, dedup_key, payload
 )

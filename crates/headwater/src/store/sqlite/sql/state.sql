@@ -102,10 +102,10 @@ WHERE dead_letter_key IN (
 -- name: set
 -- Purpose:    Moves a subscription from one state to another. A resume counts as a heartbeat, if there ever was one: the
 --             group's processes have a whole timeout to send the next.
--- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms
+-- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms, ?5 the reason of a pause
 -- Index:      the primary key
 UPDATE headwater_subscription
-SET state = ?3, state_at_ms = ?4,
+SET state = ?3, state_at_ms = ?4, state_reason = ?5,
     heartbeat_at_ms = CASE WHEN ?3 = 'active' AND (
             SELECT heard_at_ms FROM headwater_heard WHERE headwater_heard.subscription_id = ?1
         ) IS NOT NULL THEN max(coalesce(heartbeat_at_ms, ?4), ?4) ELSE heartbeat_at_ms END

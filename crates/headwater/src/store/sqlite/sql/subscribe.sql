@@ -82,18 +82,28 @@ FROM (
 
 -- name: list
 -- Purpose:    The subscriptions of a topic, by group; cancelled ones last within a group.
--- Parameters: ?1 topic_id
--- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count; the
---             primary keys of activities and owners; sorted, for operators only
+-- Parameters: ?1 topic_id, ?2 since when burials are recent, ?3 dead letters counted at most (-1: all)
+-- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of and
+--             headwater_dead_letter_buried for the counts; the primary keys of activities and owners; sorted, for operators only
 SELECT subscription_id, group_name, lanes, state, state_at_ms,
     (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
     reassigned, missed, missed_first,
     missed_last, restarts, restarts_since_ms, restarts_floor,
     (
-        SELECT count(*) FROM headwater_dead_letter AS dead
-        WHERE dead.subscription_id = headwater_subscription.subscription_id
+        SELECT count(*) FROM (
+            SELECT 1 FROM headwater_dead_letter AS dead
+            WHERE dead.subscription_id = headwater_subscription.subscription_id
+            LIMIT ?3
+        )
     ),
-    0 AS cancelled
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM headwater_dead_letter AS dead INDEXED BY headwater_dead_letter_buried
+            WHERE dead.subscription_id = headwater_subscription.subscription_id AND dead.buried_at_ms > ?2
+            LIMIT ?3
+        )
+    ),
+    state_reason, heartbeat_timeout_ms, 0 AS cancelled
 FROM headwater_subscription
 WHERE topic_id = ?1 AND state <> 'cancelled'
 UNION ALL
@@ -102,10 +112,20 @@ SELECT subscription_id, group_name, lanes, state, state_at_ms,
     reassigned, missed, missed_first,
     missed_last, restarts, restarts_since_ms, restarts_floor,
     (
-        SELECT count(*) FROM headwater_dead_letter AS dead
-        WHERE dead.subscription_id = headwater_subscription.subscription_id
+        SELECT count(*) FROM (
+            SELECT 1 FROM headwater_dead_letter AS dead
+            WHERE dead.subscription_id = headwater_subscription.subscription_id
+            LIMIT ?3
+        )
     ),
-    1 AS cancelled
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM headwater_dead_letter AS dead INDEXED BY headwater_dead_letter_buried
+            WHERE dead.subscription_id = headwater_subscription.subscription_id AND dead.buried_at_ms > ?2
+            LIMIT ?3
+        )
+    ),
+    state_reason, heartbeat_timeout_ms, 1 AS cancelled
 FROM headwater_subscription
 WHERE topic_id = ?1 AND state = 'cancelled'
 ORDER BY group_name, cancelled, subscription_id DESC
@@ -141,6 +161,26 @@ SET restarts = CASE
     restarts_since_ms = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_since_ms ELSE ?2 END,
     restarts_floor = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_floor ELSE ?3 END
 WHERE subscription_id = ?1
+
+-- name: pending_older
+-- Purpose:    Offsets up to a last one in the outstanding ranges of a subscription; of waiting ranges only the first are read.
+-- Parameters: ?1 subscription_id, ?2 last_offset, ?3 waiting ranges at most
+-- Index:      headwater_outstanding_leased, over what is in flight; headwater_outstanding_place, its first entries
+SELECT coalesce(sum(min(last_offset, ?2) - first_offset + 1), 0)
+FROM (
+    SELECT first_offset, last_offset
+    FROM headwater_outstanding INDEXED BY headwater_outstanding_leased
+    WHERE subscription_id = ?1 AND owner IS NOT NULL AND first_offset <= ?2
+    UNION ALL
+    SELECT first_offset, last_offset
+    FROM (
+        SELECT first_offset, last_offset
+        FROM headwater_outstanding INDEXED BY headwater_outstanding_place
+        WHERE subscription_id = ?1 AND owner IS NULL AND first_offset <= ?2
+        ORDER BY first_offset
+        LIMIT ?3
+    )
+)
 
 -- name: progress
 -- Purpose:    One subscription whatever its state, its slowest cursor and its topic.

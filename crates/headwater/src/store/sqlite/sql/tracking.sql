@@ -80,12 +80,14 @@ RETURNING completed_at_ms IS NOT NULL
 
 -- name: backfill_begin
 -- Purpose:    Starts a backfill, and replaces an earlier one.
--- Parameters: ?1 subscription_id, ?2 state, ?3 first_offset, ?4 last_offset, ?5 rate_max, ?6 now_ms
+-- Parameters: ?1 subscription_id, ?2 state, ?3 first_offset, ?4 last_offset, ?5 rate_max, ?6 now_ms, ?7 left_out, ?8 batch_max,
+--             ?9 target_latency_ms
 -- Index:      the primary key
 INSERT OR REPLACE INTO headwater_backfill (
-    subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at_ms
+    subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at_ms, left_out, batch_max,
+    target_latency_ms
 )
-VALUES (?1, ?2, ?3, ?4, ?3 - 1, ?5, ?6)
+VALUES (?1, ?2, ?3, ?4, ?3 - 1, ?5, ?6, ?7, ?8, ?9)
 
 -- name: backfill_complete
 -- Purpose:    Completes the backfills of a topic: its records are created again, with every group in them.
@@ -108,7 +110,8 @@ WHERE subscription_id = ?1
 -- Index:      the primary keys; there are as many as subscriptions at most
 SELECT backfill.subscription_id, topic.topic_id, topic.name, subscription.group_name, topic.tracking, backfill.state,
     backfill.first_offset, backfill.last_offset, backfill.checkpoint, backfill.rate_max, backfill.created_at_ms,
-    backfill.progressed_at_ms, backfill.ran_ms, backfill.error, backfill.worker, backfill.worker_until_ms
+    backfill.progressed_at_ms, backfill.ran_ms, backfill.error, backfill.worker, backfill.worker_until_ms,
+    backfill.left_out, backfill.batch_max, backfill.target_latency_ms
 FROM headwater_backfill AS backfill
 JOIN headwater_subscription AS subscription ON subscription.subscription_id = backfill.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
@@ -243,6 +246,18 @@ WHERE subscription_id = ?1 AND (first_offset, token) IN (
 -- Index:      the primary key
 DELETE FROM headwater_completion_record
 WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: forget_some_records
+-- Purpose:    Deletes some completion records of a deleted topic.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
+-- Index:      the primary key
+DELETE FROM headwater_completion_record
+WHERE row_key IN (
+    SELECT row_key FROM headwater_completion_record
+    WHERE row_key BETWEEN ?1 AND ?2
+    ORDER BY row_key
+    LIMIT ?3
+)
 
 -- name: forget_touched
 -- Purpose:    Deletes the touched ranges of a topic that has no records any more.

@@ -45,6 +45,15 @@ async fn every_check_finds_its_damage() {
         ("UPDATE headwater_topic SET last_offset = 25", "head_behind"),
         ("DELETE FROM headwater_message WHERE row_key = (1 << 43) + 7", "missing_message"),
         ("UPDATE headwater_outstanding SET due_at_ms = 99999999999999 WHERE first_offset = 1", "far_lease"),
+        (
+            "INSERT INTO headwater_outbox_entry (category, topic, type, payload, status, claimed_by, claimed_at_ms, created_at_ms, parked_at_ms)
+             VALUES ('event', 't', 'T', x'', 'PARKED', 'a', 0, 0, 0)",
+            "parked_entry",
+        ),
+        (
+            "INSERT INTO headwater_process_insert (process_id, process_type) VALUES (randomblob(16), 'order'); UPDATE headwater_process SET version = 2",
+            "process_log",
+        ),
     ] {
         assert_eq!(found_after(sql).await, [check], "{sql}");
     }
@@ -112,10 +121,6 @@ async fn every_check_of_completion_records_finds_its_damage() {
         ("UPDATE headwater_topic SET scheduled = scheduled + 1".into(), vec!["kept_scheduled"]),
         ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),
         ("UPDATE headwater_backfill SET checkpoint = 99".into(), vec!["backfill"]),
-        ("UPDATE headwater_backfill SET state = 'failed', error = 'no'".into(), vec!["backfill"]),
-        ("INSERT INTO headwater_job (job, last_run_at_ms, last_error) VALUES ('tracking', 1, 'no')".into(), vec!["job_failing"]),
-        ("INSERT INTO headwater_job (job, runs, last_run_at_ms) VALUES ('dead_detection', 1, 1)".into(), vec!["job_overdue"]),
-        ("INSERT INTO headwater_job (job, last_run_at_ms) VALUES ('dead_detection', 1)".into(), vec![]),
     ] {
         assert_eq!(found_in_counted(&sql).await, checks, "{sql}");
     }

@@ -27,9 +27,10 @@ fn work(
     let offsets: Vec<_> = messages.iter().map(|message| message.offset).collect();
     TransactionWork {
         handler_name: "mailer".into(),
+        member: "one".into(),
         lease: id.clone(),
         run: HandlerRun::new(&guard, messages.into(), lease, &policy),
-        handler: Box::new(move |connection, _| Ok(handler(connection))),
+        handler: Box::new(move |open, _| Ok(handler(open.connection()))),
         decide: Box::new(move |said| {
             let outcome = |offset| match said.verdicts.iter().find(|(of, _)| *of == offset) {
                 None => Outcome::Ack,
@@ -128,7 +129,7 @@ async fn what_a_handler_publishes_wakes_waiters_of_its_own_process() {
         let follow_ups = subscribed(&store, "follow-ups").await;
         store.publish(&topic("orders"), &messages(2)).await.unwrap();
         let by_library: Handle = |connection| {
-            super::super::publish(connection, &topic("follow-ups"), &messages(1)).unwrap();
+            super::super::publish(connection, "follow-ups", &messages(1)).unwrap();
             Verdict::Done
         };
         let by_sql: Handle = |connection| {

@@ -51,7 +51,7 @@ async fn a_topic_that_blocks_accepts_nothing_while_no_group_counts() {
         let error = store.publish(&topic("events"), &messages(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSubscriptions, "{why}");
         let transaction = own.transaction().unwrap();
-        let error = publish(&transaction, &topic("events"), &messages(1)).unwrap_err();
+        let error = publish(&transaction, "events", &messages(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSubscriptions, "{why}");
         drop(transaction);
         let error = by_sql(&own).unwrap_err().to_string();
@@ -60,7 +60,7 @@ async fn a_topic_that_blocks_accepts_nothing_while_no_group_counts() {
     refused(&store, "no group yet").await;
     let subscription = store.subscribe(&topic("events"), &group("a"), Start::Beginning).await.unwrap();
     store.publish(&topic("events"), &messages(1)).await.unwrap();
-    store.pause(&topic("events"), &group("a")).await.unwrap();
+    store.pause(&topic("events"), &group("a"), None).await.unwrap();
     by_sql(&place.connect()).unwrap();
     kill(&place, "a");
     refused(&store, "dead").await;
@@ -91,7 +91,7 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
         leases.append(&mut there.claim(&wanted).await.unwrap().leases);
     }
     let wake = there.arm(&[subscription.topic.topic_id]).await.unwrap();
-    here.pause(&topic("events"), &group("a")).await.unwrap();
+    here.pause(&topic("events"), &group("a"), None).await.unwrap();
     assert!(wake.wait(Duration::from_secs(10)).await, "the pause wakes waiters");
     let claimed = there.claim(&wanted).await.unwrap();
     assert_eq!(claimed.leases, []);

@@ -52,7 +52,7 @@ async fn a_database_of_another_application_is_refused_untouched_unless_adopted()
     let own = place.connect();
     own.execute_batch("CREATE TABLE account (n INTEGER); INSERT INTO account VALUES (7)").unwrap();
     drop(own);
-    refused(&place.path(), ErrorKind::NotAStore, "OpenOptions::adopt").await;
+    refused(&place.path(), ErrorKind::NotAStore, "headwater migrate --adopt").await;
     let store = open_at(&place.path(), OpenOptions::default().adopt(true)).await.unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     store.drop_namespace().await.unwrap();
@@ -251,4 +251,25 @@ async fn a_store_of_another_version_is_not_read_read_only() {
         let expected = format!("schema version {version} is ");
         assert!(error.kind() == kind && error.to_string().contains(&expected), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_missing_file_is_created_only_if_allowed() {
+    let place = Place::new();
+    let options = || OpenOptions::default().create(false);
+    let refused = open_at(&place.path(), options()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSuchStore, "{refused}");
+    assert!(
+        !place.path().exists() && refused.to_string().contains(&place.path().display().to_string()),
+        "{refused}"
+    );
+    std::fs::write(place.path(), "").unwrap();
+    assert_eq!(
+        open_at(&place.path(), options()).await.unwrap_err().kind(),
+        ErrorKind::NoSuchStore,
+        "an empty file"
+    );
+    assert_eq!(std::fs::metadata(place.path()).unwrap().len(), 0);
+    open_at(&place.path(), OpenOptions::default()).await.unwrap().close().await.unwrap();
+    open_at(&place.path(), options()).await.unwrap().close().await.unwrap();
 }

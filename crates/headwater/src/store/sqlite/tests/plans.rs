@@ -36,6 +36,14 @@ const HOT: &[(&str, &str)] = &[
     ("log/keys", sql!(log.keys)),
     ("log/bury", sql!(log.bury)),
     ("transaction/enter", sql!(transaction.enter)),
+    ("outbox/insert", sql!(outbox.insert)),
+    ("outbox/claim", sql!(outbox.claim)),
+    ("outbox/published", sql!(outbox.published)),
+    ("outbox/failed", sql!(outbox.failed)),
+    ("outbox/reschedule", sql!(outbox.reschedule)),
+    ("outbox/known", sql!(outbox.known)),
+    ("inbox/insert", sql!(inbox.insert)),
+    ("bridge/advance", sql!(bridge.advance)),
     ("settle/extend", sql!(settle.extend)),
     ("heartbeat/seen", sql!(heartbeat.seen)),
     ("heartbeat/serve_no_more", sql!(heartbeat.serve_no_more)),
@@ -76,6 +84,18 @@ const HOT: &[(&str, &str)] = &[
     ("clean/watermark_prune", sql!(clean.watermark_prune)),
     ("clean/forget_acks", sql!(clean.forget_acks)),
     ("maintenance/elect", sql!(maintenance.elect)),
+    ("process/insert", sql!(process.insert)),
+    ("process/change", sql!(process.change)),
+    ("process/change_events", sql!(process.change_events)),
+    ("process/load", sql!(process.load)),
+    ("process/find_by_id", sql!(process.find_by_id)),
+    ("process/find_by_status", sql!(process.find_by_status)),
+    ("process/find_by_type_and_status", sql!(process.find_by_type_and_status)),
+    ("process/find_by_business_key", sql!(process.find_by_business_key)),
+    ("process/find_parked", sql!(process.find_parked)),
+    ("process/log", sql!(process.log)),
+    ("process/cancel_timer", sql!(process.cancel_timer)),
+    ("process/forget_events", sql!(process.forget_events)),
 ];
 
 /// Statements whose few rows are sorted or made distinct after an index found them.
@@ -84,7 +104,9 @@ const SORTED: &[(&str, &str)] = &[
     ("claim/in_flight", sql!(claim.in_flight)),
     ("claim/lanes_held", sql!(claim.lanes_held)),
     ("maintenance/forget_dedup", sql!(maintenance.forget_dedup)),
-    ("maintenance/forget_inbox", sql!(maintenance.forget_inbox)),
+    ("inbox/forget", sql!(inbox.forget)),
+    ("outbox/forget_published", sql!(outbox.forget_published)),
+    ("process/forget", sql!(process.forget)),
     ("subscribe/all_progress", sql!(subscribe.all_progress)),
 ];
 
@@ -150,6 +172,12 @@ fn due_ranges_are_found_through_the_partial_indexes() {
         (sql!(audit.acks), "headwater_ack_log_offsets (topic_id=? AND last_offset>?)"),
         (sql!(outstanding), "headwater_outstanding_leased (subscription_id=?)"),
         (sql!(outstanding), "headwater_outstanding_waiting (subscription_id=?)"),
+        (sql!(outbox.sweep), "headwater_outbox_new"),
+        (sql!(outbox.sweep), "headwater_outbox_next (next_at_ms>? AND next_at_ms<?)"),
+        (sql!(outbox.sweep), "headwater_outbox_claimed (claimed_at_ms<?)"),
+        (sql!(outbox.sweep), "headwater_outbox_of_key (topic=? AND key=? AND id<?)"),
+        (sql!(outbox.recover), "headwater_outbox_claimed (claimed_at_ms<?)"),
+        (sql!(outbox.list), "headwater_outbox_parked"),
     ] {
         let plan = plan_of(&connection, sql);
         assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");

@@ -1,4 +1,4 @@
-//! Publishing in plain SQL and in the caller's transaction, and reading the views.
+//! Publishing in plain SQL and in the caller's transaction.
 
 use super::*;
 use crate::store::Tracking as _;
@@ -131,7 +131,7 @@ async fn sql_creates_no_topic_when_the_store_must_not() {
     let error = insert(&own, "topic, payload", "'t', 'x'").unwrap_err();
     assert!(error.to_string().contains("no such topic"), "{error}");
     let transaction = own.transaction().unwrap();
-    let error = publish(&transaction, &topic("t"), &messages(1)).unwrap_err();
+    let error = publish(&transaction, "t", &messages(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
     let error = store.publish(&topic("t"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
@@ -308,47 +308,71 @@ async fn a_refused_publish_leaves_the_callers_transaction_usable() {
     transaction.execute("INSERT INTO account VALUES (1)", []).unwrap();
     let mut batch = messages(2);
     batch.push(NewMessage::new(vec![0; 1024 * 1024 + 1]));
-    let error = publish(&transaction, &topic("orders"), &batch).unwrap_err();
+    let error = publish(&transaction, "orders", &batch).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PayloadTooLarge);
-    publish(&transaction, &topic("orders"), &messages(1)).unwrap();
+    publish(&transaction, "orders", &messages(1)).unwrap();
     transaction.commit().unwrap();
     assert_eq!(drain(&store, &subscription).await, ["message 0"]);
     let elsewhere = Connection::open_in_memory().unwrap();
-    let error = publish(&elsewhere.unchecked_transaction().unwrap(), &topic("t"), &messages(1)).unwrap_err();
+    let error = publish(&elsewhere.unchecked_transaction().unwrap(), "t", &messages(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAStore, "{error}");
 }
 
 #[tokio::test]
-async fn the_views_are_readable() {
+async fn what_a_publish_did_can_be_read_in_its_transaction() {
     let place = Place::new();
     let store = place.open().await;
-    let subscription = subscribed(&store, "orders").await;
-    let batch = [NewMessage::new("größe").key("k"), NewMessage::new(vec![0, 255]), NewMessage::new("dead")];
-    store.publish(&topic("orders"), &batch).await.unwrap();
-    let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
-    let bury = Outcome::Bury { error: "hopeless".into() };
-    let parts = vec![(OffsetRange::one(crate::Offset(3)), bury)];
-    store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
+    subscribed(&store, "orders").await;
+    let mut own = place.connect();
+    let published = |transaction: &rusqlite::Transaction<'_>, values: &str| -> (Option<i64>, String, bool) {
+        let insert = format!(
+            "INSERT INTO headwater_publish (topic, payload, dedup_key, message_id, deliver_at) VALUES ('orders', {values})"
+        );
+        transaction.execute(&insert, []).unwrap();
+        let sql = "SELECT message_offset, message_id, duplicate FROM headwater_published";
+        transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+    };
+    let transaction = own.transaction().unwrap();
+    let (first, id, duplicate) = published(&transaction, "'{\"n\":1}', 'd', NULL, NULL");
+    assert_eq!((first, duplicate, uuid::Uuid::parse_str(&id).is_ok()), (Some(1), false, true));
+    assert_eq!(
+        published(&transaction, "'2', 'd', NULL, NULL"),
+        (Some(1), id.clone(), true),
+        "nothing is stored"
+    );
+    assert_eq!(
+        published(&transaction, &format!("'2', 'd', '{id}', NULL")),
+        (Some(1), id, true),
+        "also with its id"
+    );
+    assert_eq!(published(&transaction, "'3', NULL, NULL, NULL").0, Some(2));
+    let (offset, _, duplicate) = published(&transaction, "'4', 's', NULL, datetime('now', '+1 hour')");
+    assert_eq!((offset, duplicate), (None, false), "scheduled");
+    let (offset, _, duplicate) = published(&transaction, "'5', 's', NULL, NULL");
+    assert_eq!((offset, duplicate), (None, true), "the first is still scheduled");
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn text_that_is_json_has_its_content_type() {
+    let place = Place::new();
+    let store = place.open().await;
+    subscribed(&store, "orders").await;
     let own = place.connect();
-    let text = |sql: &str| own.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
-    assert_eq!(
-        text("SELECT payload FROM headwater_messages WHERE topic = 'orders' AND \"offset\" = 1"),
-        "größe"
-    );
-    assert_eq!(text("SELECT payload FROM headwater_messages WHERE \"offset\" = 2"), "x'00FF'");
-    assert_eq!(
-        text("SELECT error || payload FROM headwater_dead_letters WHERE \"group\" = 'workers'"),
-        "hopelessdead"
-    );
-    assert_eq!(
-        text("SELECT first_offset || '-' || last_offset || owner FROM headwater_outstanding_ranges"),
-        "1-2me"
-    );
-    assert_eq!(text("SELECT \"next\" || '/' || head FROM headwater_subscriptions"), "4/3");
-    assert_eq!(text("SELECT topic || head FROM headwater_topics"), "orders3");
-    let id = text("SELECT message_id FROM headwater_messages WHERE \"offset\" = 1");
-    assert!(uuid::Uuid::parse_str(&id).is_ok() && id.len() == 36, "{id}");
-    assert!(text("SELECT created_at FROM headwater_messages LIMIT 1").parse::<Timestamp>().is_ok());
+    for (payload, content_type, expected) in [
+        ("'{\"n\":1}'", "NULL", Some("application/json")),
+        ("'plain text'", "NULL", None),
+        ("x'7b7d'", "NULL", None),
+        ("'{\"n\":1}'", "'text/plain'", Some("text/plain")),
+    ] {
+        let insert = format!(
+            "INSERT INTO headwater_publish (topic, payload, content_type) VALUES ('orders', {payload}, {content_type})"
+        );
+        own.execute(&insert, []).unwrap();
+        let sql = "SELECT content_type FROM headwater_messages ORDER BY message_offset DESC LIMIT 1";
+        let stored: Option<String> = own.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert_eq!(stored.as_deref(), expected, "{payload}");
+    }
 }
 
 #[tokio::test]

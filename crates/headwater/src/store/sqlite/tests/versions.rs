@@ -116,8 +116,7 @@ async fn later_tables_keep_the_data_and_refuse_the_writes_of_an_older_program_th
     is_too_new(store.publish(&topic("orders"), &messages(1))).await;
     is_too_new(store.claim(&request(&subscription, 1))).await;
     is_too_new(store.settle(&[Settlement::ack_all(&lease)])).await;
-    is_too_new(async { publish(&own.unchecked_transaction().unwrap(), &topic("orders"), &messages(1)) })
-        .await;
+    is_too_new(async { publish(&own.unchecked_transaction().unwrap(), "orders", &messages(1)) }).await;
     is_too_new(place.try_open(OpenOptions::default())).await;
     is_too_new(place.try_open(OpenOptions::default().read_only(true))).await;
     assert_eq!(rows(&own, kept), before, "nothing was written");

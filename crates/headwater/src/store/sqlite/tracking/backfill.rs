@@ -36,16 +36,19 @@ pub(super) fn begin(
     if first > topic_range.head {
         return forget(connection, progress.subscription_id);
     }
-    let (first, last) = match topic_range.tracking {
-        Tracking::OffsetWatermark => (first, topic_range.head),
+    let (range, left_out) = match topic_range.tracking {
+        Tracking::OffsetWatermark => ((first, topic_range.head), 0),
+        Tracking::ReferenceCounting if limits.messages_max == 0 => {
+            return forget(connection, progress.subscription_id);
+        }
         Tracking::ReferenceCounting => {
             let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
-            let first = first.max(topic_range.tracked_until.saturating_sub(messages_max) + 1);
+            let covered = first.max(topic_range.tracked_until.saturating_sub(messages_max) + 1);
             // Messages without a completion record get one that is for the group: nothing may be left to do.
-            (first, topic_range.tracked_until.max(first - 1))
+            ((covered, topic_range.tracked_until.max(covered - 1)), covered - first)
         }
     };
-    insert(connection, progress.subscription_id, (first, last), limits, now_ms)
+    insert(connection, progress.subscription_id, range, left_out, limits, now_ms)
 }
 
 /// Stores a backfill of a range of which nothing is done; an empty one is completed.
@@ -53,6 +56,7 @@ fn insert(
     connection: &Connection,
     subscription_id: i32,
     (first, last): (i64, i64),
+    left_out: i64,
     limits: &BackfillLimits,
     now_ms: i64,
 ) -> Attempt<()> {
@@ -63,7 +67,10 @@ fn insert(
         first,
         last,
         limits.rate_max,
-        now_ms
+        now_ms,
+        left_out,
+        limits.batch_max,
+        limits.target_latency.map(millis)
     ])?;
     Ok(())
 }
@@ -113,12 +120,13 @@ pub(super) fn start(
         Some(stored) => stored,
         None => {
             // The group is at the end of the log: an empty backfill.
-            insert(connection, subscription_id, (topic_range.head + 1, topic_range.head), limits, now_ms)?;
+            insert(connection, subscription_id, (topic_range.head + 1, topic_range.head), 0, limits, now_ms)?;
             Stored::get(connection, subscription_id)?
         }
     };
     let detail = serde_json::json!({
         "first": stored.first, "last": stored.last, "messages_max": limits.messages_max, "rate_max": limits.rate_max,
+        "batch_max": limits.batch_max, "target_latency_ms": limits.target_latency.map(millis),
     });
     audit::note(work, actor, "backfill", Some(name.as_str()), Some(group.as_str()), &detail)?;
     stored.show(work.connection, now_ms)
@@ -187,6 +195,7 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     let Some(subscription_id) = found else { return Ok(None) };
     let stored = Stored::get(work.connection, subscription_id)?;
     work.connection.execute_batch("SAVEPOINT batch")?;
+    let messages_max = messages_max.min(stored.batch_max.unwrap_or(u32::MAX));
     let ran = batch(work.connection, &stored, worker, messages_max, now_ms, began);
     let (processed, changed) = match ran {
         Ok(done) => done,
@@ -295,6 +304,9 @@ struct Stored {
     error: Option<String>,
     worker: Option<String>,
     worker_until_ms: Option<i64>,
+    left_out: u64,
+    batch_max: Option<u32>,
+    target_latency: Option<Duration>,
 }
 
 /// The state of a backfill, derived from what is stored of its group.
@@ -335,6 +347,9 @@ impl Stored {
             error: decode::text(row, 13)?,
             worker: decode::text(row, 14)?,
             worker_until_ms: row.get(15)?,
+            left_out: decode::count(row, 16)?,
+            batch_max: row.get(17)?,
+            target_latency: decode::optional_duration(row, 18)?,
         })
     }
 
@@ -395,7 +410,10 @@ impl Stored {
             progressed_at: self.progressed_at_ms.map(time).transpose()?,
             rate,
             rate_max: self.rate_max,
+            batch_max: self.batch_max,
+            target_latency: self.target_latency,
             error: self.error.clone(),
+            left_out: self.left_out,
         })
     }
 }

@@ -239,6 +239,7 @@ impl Tracking<'_, '_> {
             row.get::<_, bool>(0)
         })?;
         self.step.changed += changed.len() as u64;
+        self.step.released += changed.len() as u64;
         self.step.completed += changed.iter().filter(|completed| **completed).count() as u64;
         self.left -= pending;
         self.step.more |= !whole;

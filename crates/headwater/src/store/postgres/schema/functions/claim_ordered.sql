@@ -1,5 +1,12 @@
 -- Claiming for subscriptions ordered by key.
 
+-- The lane of a message, of its key or without a key of its id: the same as `lane_of` in message.rs.
+CREATE OR REPLACE FUNCTION {schema}.lane_of(p_key text, p_message_id uuid, p_lanes integer) RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT (('x' || encode(substring(sha256(coalesce(convert_to(p_key, 'UTF8'), uuid_send(p_message_id))) FROM 1 FOR 4), 'hex'))::bit(32)::bigint
+            % p_lanes)::integer
+$$;
+
 -- The rows that may be handed out for a lane now, by offset: due rows, and parked rows whose key no older row blocks. Of each key
 -- only the oldest: if a second one were handed out too, it could be handled although the first failed.
 CREATE OR REPLACE FUNCTION {schema}.lane_due(p_subscription_id integer, p_lane integer, p_now timestamptz)

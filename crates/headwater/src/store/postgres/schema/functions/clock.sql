@@ -62,6 +62,13 @@ BEGIN
         SELECT x.ctid FROM {schema}.outstanding x
         WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_read)
         FOR UPDATE SKIP LOCKED));
+    -- Claims and back-offs of the outbox, in the same way.
+    UPDATE {schema}.outbox_entry e
+    SET claimed_at = CASE WHEN e.status = 'CLAIMED' THEN least(e.claimed_at + v_step, p_read) ELSE e.claimed_at END,
+        next_at = CASE WHEN e.next_at > v_after THEN e.next_at + v_step ELSE e.next_at END
+    WHERE e.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.outbox_entry x
+        WHERE x.next_at IS NOT NULL OR x.status = 'CLAIMED' AND x.next_at IS NULL FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_read) WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.waiter w SET until = w.until + v_step WHERE w.ctid = ANY (ARRAY(

@@ -15,6 +15,15 @@ BEGIN
     RETURN v_last;
 END $$;
 
+-- Stores what a job does, for operators.
+CREATE OR REPLACE FUNCTION {schema}.cron_describe(p_job text, p_expression text, p_time_zone text, p_topic text, p_now {schema}.injected_time)
+RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE {schema}.cron c
+    SET expression = p_expression, time_zone = p_time_zone, topic = p_topic, started_at = coalesce(p_now, clock_timestamp())
+    WHERE c.job = p_job
+$$;
+
 -- Fires a tick: moves the job forward and publishes, in one transaction. Another session that is firing the same tick blocks this
 -- one at the job's row until it ends: if it committed there is nothing left to fire, otherwise this session fires. Returns no row
 -- if another session fired the tick.

@@ -62,19 +62,30 @@ BEGIN
     RETURN r;
 END $$;
 
--- Buries a suspect message that has used up its attempts; returns a row for the client's log.
+-- Buries a suspect message that has used up its attempts; returns a row that reports it.
 CREATE OR REPLACE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_error text := format('lease expired %s times; last %s', r.attempts, r.last_error);
 BEGIN
-    PERFORM {schema}.bury(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
-                          format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
+    PERFORM {schema}.bury_range(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts, v_error,
+                                substring(r.last_error FROM '^lease expired: held by (.+)$'), p_now);
     DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
-    RETURN {schema}.note('buried', r, r.last_error);
+    RETURN {schema}.note('buried', r, v_error);
 END $$;
 
 -- Locks leases in the order of locks (functions/locks.sql), for a statement that changes them in the order of its plan.
 CREATE OR REPLACE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_found record;
 BEGIN
-    PERFORM FROM {schema}.outstanding o WHERE o.token = ANY (p_tokens) ORDER BY o.subscription_id, o.lane, o.first_offset FOR UPDATE;
+    -- One token at a time, for the reason given at settle_all.
+    FOR v_found IN
+        SELECT l.token, l.first_offset FROM unnest(p_tokens) AS w (token)
+        CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
+        ORDER BY l.subscription_id, l.lane, l.first_offset
+    LOOP
+        PERFORM FROM {schema}.outstanding o WHERE o.token = v_found.token AND o.first_offset = v_found.first_offset FOR UPDATE;
+    END LOOP;
 END $$;

@@ -7,7 +7,10 @@
 -- The order in which every function that waits for locks takes them:
 --
 --   topic_range (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
---   outstanding (by subscription, lane, first_offset), owner (by name), activity (by subscription, owner), dead_letter (by id)
+--   outstanding (by subscription, lane, first_offset), owner (by name), activity (by subscription, owner), outbox_entry (by id),
+--   dead_letter (by id)
+--
+-- Sweeps of the outbox lock its entries with SKIP LOCKED, in the order of their creation, and wait for none (functions/outbox.sql).
 --
 -- Ranges are not ordered by token: a range gets a new token when it is handed out again, and a session that waited for it would
 -- then hold a lock at another position of the order than the one it requested.

@@ -14,7 +14,8 @@ BEGIN
     promoted := 0;
     -- One budget for all topics, because all are in one statement; the topic with the longest overdue message first, so that none
     -- starves.
-    FOR v_topic IN SELECT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now GROUP BY s.topic_id ORDER BY min(s.deliver_at) LOOP
+    FOR v_topic IN SELECT s.topic_id FROM {schema}.schedule s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+                   WHERE s.deliver_at <= v_now GROUP BY s.topic_id ORDER BY min(s.deliver_at) LOOP
         EXIT WHEN v_bytes <= 0;
         SELECT promoted + p.messages, v_bytes - p.bytes INTO promoted, v_bytes
         FROM {schema}.promote(v_topic, p_promote_max, v_bytes, v_now) p;
@@ -27,7 +28,7 @@ BEGIN
         SELECT x.ctid FROM {schema}.waiter x WHERE x.until < clock_timestamp() - interval '1 minute' FOR UPDATE SKIP LOCKED));
 END $$;
 
--- Deletes the activity of owners without a heartbeat for a day, and expired dedup keys; at most p_max of each.
+-- Deletes the activity of owners without a heartbeat for a day and of sessions that ended, and expired dedup keys; at most p_max of each.
 CREATE OR REPLACE FUNCTION {schema}.forget_old(p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -42,6 +43,10 @@ BEGIN
                       WHERE a.owner <> '' AND a.told_at < v_now - interval '1 day' AND NOT EXISTS (
                           SELECT FROM {schema}.owner w WHERE w.owner = a.owner)
                       UNION SELECT w.owner FROM {schema}.owner w WHERE NOT w.judged AND w.seen_at < v_now - interval '1 day'
+                      -- Sessions of plain SQL that ended (functions/read.sql): there may be one for each read.
+                      UNION SELECT a.owner FROM {schema}.activity a
+                      WHERE starts_with(a.owner, 'sql ') AND a.told_at < v_now - interval '10 minutes' AND NOT EXISTS (
+                          SELECT FROM pg_stat_activity p WHERE p.pid::text = substring(a.owner FROM '[0-9]+$'))
                       ORDER BY 1 LIMIT p_max);
     v_activities := cardinality(v_owners);
     IF v_activities > 0 THEN
@@ -51,20 +56,6 @@ BEGIN
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_keys = ROW_COUNT;
     RETURN v_activities + v_keys;
-END $$;
-
--- Forgets inbox entries older than the retention, a bounded number. Those another round is removing are skipped.
-CREATE OR REPLACE FUNCTION {schema}.forget_inbox(p_retention_ms {schema}.inbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_count bigint;
-BEGIN
-    DELETE FROM {schema}.inbox i WHERE i.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.inbox x
-        WHERE x.handled_at <= coalesce(p_now, clock_timestamp()) - make_interval(secs => p_retention_ms / 1000.0)
-        ORDER BY x.handled_at LIMIT p_max FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
 END $$;
 
 -- Elects or confirms the maintenance worker of the namespace. The worker keeps its term until it ends.
@@ -114,7 +105,7 @@ BEGIN
     SELECT array_agg(x.subscription_id), array_agg(DISTINCT x.topic_id ORDER BY x.topic_id) INTO v_ids, v_topics
     FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
     JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
-    WHERE x.state = 'active' AND h.heard_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
+    WHERE x.state = 'active' AND h.heard_at < {schema}.before(v_now, coalesce(x.heartbeat_timeout_ms, t.heartbeat_timeout_ms))
       AND (v_watched OR x.suspected_at IS NOT NULL);
     IF v_ids IS NOT NULL THEN
         FOR i IN 1..cardinality(v_topics) LOOP
@@ -126,10 +117,11 @@ BEGIN
     END IF;
     FOR s IN
         SELECT x.subscription_id, x.topic_id, t.name, x.group_name, h.heard_at, x.suspected_at,
-               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS heartbeat_interval
+               {schema}.before(v_now, coalesce(x.heartbeat_timeout_ms, t.heartbeat_timeout_ms)) AS silent_since,
+               make_interval(secs => coalesce(x.heartbeat_interval_ms, t.heartbeat_interval_ms) / 1000.0) AS heartbeat_interval
         FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
         JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
-        WHERE x.state = 'active' AND h.heard_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
+        WHERE x.state = 'active' AND h.heard_at <= {schema}.before(v_now, coalesce(x.heartbeat_timeout_ms, t.heartbeat_timeout_ms) * 4 / 5)
         ORDER BY x.subscription_id
     LOOP
         topic := s.name;

@@ -6,6 +6,12 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
     SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id
 $$;
 
+-- The same of several topics, at the cost of one call.
+CREATE OR REPLACE FUNCTION {schema}.last_taken_of(p_topic_ids integer[]) RETURNS TABLE (topic_id integer, last_taken bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = ANY (p_topic_ids)
+$$;
+
 -- Moves the sequences of all topics past the offsets that may have been used in lost commits, once on each timeline: applications
 -- may have kept offsets of messages that a promoted standby never had. A million is more than a standby lags behind.
 --

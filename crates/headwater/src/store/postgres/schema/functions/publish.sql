@@ -21,12 +21,12 @@ BEGIN
     END IF;
 END $$;
 
--- Publishes a batch: all or nothing. A null array means a column of nulls. offsets[i] is null while message i is scheduled;
+-- Publishes a batch: all or nothing. A null array means a column of nulls. A delay counts from now, and precedes a time of delivery. offsets[i] is null while message i is scheduled;
 -- duplicate_of[i] is the id of the first message with its dedup key.
 CREATE OR REPLACE FUNCTION {schema}.publish_batch(
     p_topic text, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[], p_content_types text[],
     p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now {schema}.injected_time,
-    p_own boolean, p_expected timestamptz DEFAULT NULL, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
+    p_own boolean, p_expected timestamptz DEFAULT NULL, p_delays_ms bigint[] DEFAULT NULL, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -88,6 +88,11 @@ BEGIN
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
+    IF p_delays_ms IS NOT NULL THEN
+        p_deliver_ats := ARRAY(
+            SELECT coalesce(v_now + make_interval(secs => d.ms / 1000.0), p_deliver_ats[d.i])
+            FROM unnest(p_delays_ms) WITH ORDINALITY AS d (ms, i) ORDER BY d.i);
+    END IF;
     IF p_dedup_keys IS NULL AND p_deliver_ats IS NULL THEN
         offsets := {schema}.append(topic_id, v_sequence, v_now, p_message_ids, p_keys, p_types, p_payloads, p_content_types, p_headers,
                                    p_correlation_ids);
@@ -120,7 +125,13 @@ BEGIN
     END IF;
     offsets := array_fill(NULL::bigint, ARRAY[v_count]);
     duplicate_of := array_fill(NULL::uuid, ARRAY[v_count]);
-    SELECT make_interval(secs => t.dedup_window_ms / 1000.0) INTO v_window FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    -- Locked until the transaction ends: a topic is deleted before this, and then not found here, or after it. A message that
+    -- gets an offset at once needs no such lock: see functions/topic_delete.sql.
+    SELECT make_interval(secs => t.dedup_window_ms / 1000.0) INTO v_window FROM {schema}.topic t WHERE t.topic_id = p_topic_id
+    FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s was just deleted', p_topic_id);
+    END IF;
     -- A window that ends later was stored while the clock was ahead, and is over. Until deadlines are moved after a step back,
     -- the time before the step counts.
     SELECT greatest(p_now, c.latest_at) + v_window + interval '10 seconds' INTO v_longest FROM {schema}.clock c;
@@ -236,6 +247,10 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id();
     SELECT t.offsets INTO v_sequence FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    IF NOT FOUND THEN
+        -- A deleted topic: what it left is being removed.
+        RETURN;
+    END IF;
     IF strpos(coalesce(current_setting('headwater.offsets_{name}', true), ''), ' ' || p_topic_id || ' ') = 0 THEN
         PERFORM {schema}.check_offsets(p_topic_id);
     END IF;

@@ -73,6 +73,47 @@ BEGIN
     END IF;
 END $$;
 
+-- Publishes an edited copy of a dead letter and deletes the dead letter. Of two calls the second waits for the row, and finds it gone
+-- if the first committed. Returns no offsets if it changed nothing: no such dead letter, or other groups would get the copy, too.
+CREATE OR REPLACE FUNCTION {schema}.replace_dead_letter(
+    p_subscription_id integer, p_id uuid, p_all_groups boolean, p_message_id uuid, p_payload bytea, p_key text, p_type text,
+    p_content_type text, p_headers jsonb, p_correlation_id text, p_actor text, p_now {schema}.injected_time,
+    OUT topic_id integer, OUT topic text, OUT offsets bigint[], OUT duplicate_of uuid[], OUT others text[]
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_state text;
+    v_group text;
+    v_from bigint;
+BEGIN
+    SELECT s.topic_id, s.state, s.group_name, t.name INTO replace_dead_letter.topic_id, v_state, v_group, replace_dead_letter.topic
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = p_subscription_id;
+    IF v_state = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; replace needs active or paused or dead; nothing was changed',
+            replace_dead_letter.topic, v_group);
+    END IF;
+    others := ARRAY(SELECT s.group_name FROM {schema}.subscription s
+                    WHERE s.topic_id = replace_dead_letter.topic_id AND s.state <> 'cancelled' AND s.subscription_id <> p_subscription_id
+                    ORDER BY s.group_name);
+    IF cardinality(others) > 0 AND NOT p_all_groups THEN
+        RETURN;
+    END IF;
+    DELETE FROM {schema}.dead_letter d WHERE d.dead_letter_id = p_id AND d.subscription_id = p_subscription_id
+    RETURNING d.message_offset INTO v_from;
+    IF NOT FOUND THEN
+        others := '{}';
+        RETURN;
+    END IF;
+    SELECT b.offsets, b.duplicate_of INTO replace_dead_letter.offsets, replace_dead_letter.duplicate_of
+    FROM {schema}.publish_batch(
+        replace_dead_letter.topic, ARRAY[p_message_id], ARRAY[p_payload], ARRAY[p_key], ARRAY[p_type], ARRAY[p_content_type],
+        CASE WHEN p_headers IS NOT NULL THEN ARRAY[p_headers] END, ARRAY[p_correlation_id], NULL, NULL, p_now, true) b;
+    PERFORM {schema}.note_act(p_actor, 'replace_dead_letter', replace_dead_letter.topic, v_group, jsonb_build_object(
+        'dead_letter', p_id, 'from', v_from, 'offset', offsets[1], 'message_id', p_message_id), p_now);
+END $$;
+
 -- Removes dead letters permanently; returns how many. The last step of a call writes the audit entry.
 CREATE OR REPLACE FUNCTION {schema}.purge(
     p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now {schema}.injected_time
@@ -103,7 +144,7 @@ CREATE OR REPLACE FUNCTION {schema}.empty_cancelled(
     p_topic text, p_group text, p_max integer, INOUT subscription_id integer, INOUT buried_at timestamptz,
     INOUT message_offset bigint, OUT dead_letters bigint
 )
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);

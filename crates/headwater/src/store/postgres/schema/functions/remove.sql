@@ -3,9 +3,9 @@
 -- Deletes the cancelled subscriptions of a group name that are released from the records, after the steps of empty_cancelled.
 -- Returns the state it found and how many it deleted.
 CREATE OR REPLACE FUNCTION {schema}.remove_subscription(
-    p_topic text, p_group text, p_before bigint, p_actor text, p_now timestamptz, OUT state text, OUT removed bigint
+    p_topic text, p_group text, p_before bigint, p_actor text, p_now {schema}.injected_time, OUT state text, OUT removed bigint
 )
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
     v_ids integer[];

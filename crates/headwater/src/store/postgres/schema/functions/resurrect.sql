@@ -34,11 +34,11 @@ END $$;
 
 -- Resurrects a dead subscription for an operator.
 CREATE OR REPLACE FUNCTION {schema}.resurrect(
-    p_topic text, p_group text, p_behind_max bigint, p_actor text, p_now timestamptz,
+    p_topic text, p_group text, p_behind_max bigint, p_actor text, p_now {schema}.injected_time,
     OUT topic_id integer, OUT state text, OUT resurrected boolean, OUT next_offset bigint, OUT missed bigint,
     OUT missed_first bigint, OUT missed_last bigint
 )
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);

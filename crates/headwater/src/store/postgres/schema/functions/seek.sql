@@ -3,11 +3,11 @@
 -- Moves a subscription's cursor, or with p_dry returns what that would do. The numbers of messages are counted before anything is
 -- locked, because there may be millions: messages published, handled or removed meanwhile are not in the numbers.
 CREATE OR REPLACE FUNCTION {schema}.seek(
-    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now timestamptz,
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now {schema}.injected_time,
     OUT topic_id integer, OUT from_offset bigint, OUT to_offset bigint, OUT replayed bigint, OUT skipped bigint,
     OUT leases_lost bigint
 )
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
@@ -53,15 +53,16 @@ END $$;
 
 -- Sets the delivery policy of a group; nulls mean the topic's settings.
 CREATE OR REPLACE FUNCTION {schema}.set_policy(
-    p_topic text, p_group text, p_policy jsonb, p_actor text, p_now timestamptz
+    p_topic text, p_group text, p_policy jsonb, p_actor text, p_now {schema}.injected_time
 ) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
 BEGIN
     PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     UPDATE {schema}.subscription x
-    SET lease_ms = n.lease_ms, max_attempts = n.max_attempts, backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms
+    SET lease_ms = n.lease_ms, max_attempts = n.max_attempts, backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms,
+        heartbeat_interval_ms = n.heartbeat_interval_ms, heartbeat_timeout_ms = n.heartbeat_timeout_ms
     FROM jsonb_populate_record(NULL::{schema}.subscription, p_policy) n
     WHERE x.subscription_id = s.subscription_id AND x.state <> 'cancelled';
     IF NOT FOUND THEN
@@ -74,9 +75,9 @@ END $$;
 -- Completes, for dead subscriptions, messages that every counting one has done and that are older than p_older_than_ms: a row for
 -- each subscription that had some. Up to the first message that is younger, because a cursor is one offset. With p_dry nothing is
 -- changed.
-CREATE OR REPLACE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now timestamptz)
+CREATE OR REPLACE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now {schema}.injected_time)
 RETURNS TABLE (group_name text, messages bigint, until bigint)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_topic integer := {schema}.topic_id_of(p_topic);

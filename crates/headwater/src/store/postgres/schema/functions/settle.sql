@@ -2,20 +2,61 @@
 -- after a crash undid the claim. A lease whose deadline has passed is lost even if no other owner has it yet, so that "held" means
 -- the same to every process.
 --
--- Whole leases are acked by a plain DELETE (`settle.all`): a function around it would cost more than the DELETE. It calls
--- log_ack only if some topic of the namespace keeps an ack log.
-
 -- Logs who acked a range, if the topic keeps an ack log. In the transaction of the ack.
 CREATE OR REPLACE FUNCTION {schema}.log_ack(
-    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now {schema}.injected_time
+    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now timestamptz
 ) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.ack_log (topic_id, first_offset, last_offset, group_name, owner, acked_at, lane, lanes)
-    SELECT s.topic_id, p_first, p_last, s.group_name, p_owner, coalesce(p_now, clock_timestamp()), p_lane, s.lanes
+    SELECT s.topic_id, p_first, p_last, s.group_name, p_owner, p_now, p_lane, s.lanes
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = p_subscription_id AND t.ack_log;
     RETURN FOUND;
+END $$;
+
+-- Acks whole leases; returns the tokens that were held, and the topic of those whose lane became free.
+--
+-- The rows of a lease are found by one token at a time. A plan for a list of tokens may scan the table or another index instead,
+-- whenever statistics say that they are small, and beside an old snapshot both have thousands of dead rows.
+CREATE OR REPLACE FUNCTION {schema}.settle_all(
+    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_durable boolean, p_now {schema}.injected_time
+) RETURNS TABLE (token bigint, freed_topic_id integer)
+LANGUAGE plpgsql SECURITY DEFINER ROWS 1
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_found record;
+    r {schema}.outstanding;
+BEGIN
+    IF NOT p_durable THEN
+        -- An ack lost in a power cut only means a redelivery.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    FOR v_found IN
+        SELECT l.token, l.first_offset, w.subscription_id, w.owner
+        FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
+        CROSS JOIN LATERAL (SELECT x.token, x.first_offset, x.lane FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
+        -- The order of locks (functions/locks.sql).
+        ORDER BY w.subscription_id, l.lane, l.first_offset
+    LOOP
+        DELETE FROM {schema}.outstanding o
+        WHERE o.token = v_found.token AND o.first_offset = v_found.first_offset
+          -- IS TRUE: only the primary key finds the row.
+          AND (o.subscription_id = v_found.subscription_id AND o.owner = v_found.owner AND o.due_at > v_now) IS TRUE
+        RETURNING o.* INTO r;
+        CONTINUE WHEN NOT FOUND;
+        token := r.token;
+        freed_topic_id := NULL;
+        IF r.lane IS NOT NULL THEN
+            SELECT s.topic_id INTO freed_topic_id FROM {schema}.subscription s WHERE s.subscription_id = r.subscription_id;
+        END IF;
+        -- Where no topic keeps an ack log, this is one lookup in an empty index.
+        IF EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log) THEN
+            PERFORM {schema}.log_ack(r.subscription_id, r.first_offset, r.last_offset, r.lane, r.owner, v_now);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END $$;
 
 -- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
@@ -70,7 +111,7 @@ BEGIN
                   AS u (first, last, outcome, delay_ms, error, key) WHERE u.outcome <> 'ack'
     LOOP
         IF v_part.outcome = 'bury' THEN
-            PERFORM {schema}.bury(r.subscription_id, v_topic, v_part.first, v_part.last, r.attempts + 1, v_part.error, v_now);
+            PERFORM {schema}.bury_range(r.subscription_id, v_topic, v_part.first, v_part.last, r.attempts + 1, v_part.error, r.owner, v_now);
         ELSE
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                               suspect, parked, owner, key, last_error)
@@ -91,8 +132,8 @@ BEGIN
 END $$;
 
 -- Ends a lease for an operator, as if its owner had released it. Returns the topic, or null if there is no such lease.
-CREATE OR REPLACE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now {schema}.injected_time) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_subscription integer;
@@ -122,7 +163,7 @@ BEGIN
 END $$;
 
 -- Sets new deadlines of leases; returns the tokens that were held.
-CREATE OR REPLACE FUNCTION {schema}.extend(
+CREATE OR REPLACE FUNCTION {schema}.extend_leases(
     p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now {schema}.injected_time,
     p_expected timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
@@ -144,16 +185,6 @@ BEGIN
         FROM unnest(p_tokens, p_subscription_ids, p_owners) AS held (token, subscription_id, owner)
         WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner AND o.due_at > v_now
         RETURNING o.token;
-END $$;
-
--- Enters a message into the inbox of a handler; false if the handler has handled it. An open transaction that entered the same pair holds us until it
--- ends: only then is it known whether the effect happened.
-CREATE OR REPLACE FUNCTION {schema}.enter(p_handler text, p_message_id uuid, p_now {schema}.injected_time) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    INSERT INTO {schema}.inbox (handler, message_id, handled_at)
-    VALUES (p_handler, p_message_id, coalesce(p_now, clock_timestamp())) ON CONFLICT (handler, message_id) DO NOTHING;
-    RETURN FOUND;
 END $$;
 
 -- Settles a lease inside the transaction of the handlers. Without p_firsts all of it is acked. Returns the topic, or null if the
@@ -185,7 +216,8 @@ BEGIN
         RETURNING o.subscription_id, o.lane, o.first_offset, o.last_offset, o.owner
     )
     SELECT max(s.topic_id), max(e.lane),
-           bool_or(CASE WHEN t.ack_log THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner, p_now) END)
+           bool_or(CASE WHEN t.ack_log THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner,
+                                                             coalesce(p_now, clock_timestamp())) END)
     INTO v_topic, v_lane
     FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id;

@@ -94,14 +94,14 @@ BEGIN
     PERFORM {schema}.forget_outstanding(p_subscription_id, p_next, p_now);
 END $$;
 
--- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is returned.
+-- Pauses (with a reason), resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is returned.
 --
 -- Cancelling takes the lock of the head too: no late message is handed out to the subscription once its ranges are removed.
 CREATE OR REPLACE FUNCTION {schema}.set_state(
-    p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_now timestamptz,
+    p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_reason text, p_now {schema}.injected_time,
     OUT topic_id integer, OUT state text, OUT changed boolean
 )
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
@@ -119,7 +119,7 @@ BEGIN
     SELECT x.* INTO s FROM {schema}.subscription x WHERE x.subscription_id = s.subscription_id FOR NO KEY UPDATE;
     -- A resume counts as a heartbeat, if there ever was one: the group's processes have a whole timeout to send the next.
     UPDATE {schema}.subscription x
-    SET state = p_to, state_at = v_now,
+    SET state = p_to, state_at = v_now, state_reason = p_reason,
         heartbeat_at = CASE WHEN p_to = 'active' AND (
             SELECT h.heard_at FROM {schema}.heard h WHERE h.subscription_id = s.subscription_id) < v_now
             THEN v_now ELSE x.heartbeat_at END
@@ -135,7 +135,20 @@ BEGIN
         PERFORM {schema}.stop_counting(s.subscription_id);
     END IF;
     PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object(
-        'from', s.state, 'to', p_to, 'leases_lost', v_lost), v_now);
+        'from', s.state, 'to', p_to, 'leases_lost', v_lost)
+        || jsonb_strip_nulls(jsonb_build_object('reason', p_reason)), v_now);
     -- Without checking flags: a flag raised while this runs is not visible, and such changes are rare.
     PERFORM {schema}.wake(s.topic_id, true, true);
+END $$;
+
+-- Pauses an active subscription. Consumers may call it too: a group pauses itself when everything it handles fails. Resuming is
+-- for operators.
+CREATE OR REPLACE FUNCTION {schema}.pause(
+    p_topic text, p_group text, p_actor text, p_reason text, p_now {schema}.injected_time,
+    OUT topic_id integer, OUT state text, OUT changed boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT x.topic_id, x.state, x.changed INTO topic_id, state, changed
+    FROM {schema}.set_state(p_topic, p_group, 'pause', ARRAY['active'], 'paused', p_actor, p_reason, p_now) x;
 END $$;

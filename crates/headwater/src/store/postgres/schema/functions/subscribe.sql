@@ -103,10 +103,16 @@ END $$;
 
 -- Subscribes a group, or finds it. The topic range's lock serialises sessions that create or resurrect: of ten at once one does it, and
 -- the others find the result. A group that is active or paused is found without the lock.
+--
+-- p_new is what a new group has of its own: lanes (0: not ordered), columns of its delivery policy (lease_ms, max_attempts,
+-- backoff_initial_ms, backoff_max_ms, heartbeat_interval_ms, heartbeat_timeout_ms), and limits of its backfill (messages_max,
+-- rate_max, batch_max, target_latency_ms). What is null or missing is the topic's, or the default. An existing group keeps its own.
 CREATE OR REPLACE FUNCTION {schema}.subscribe(
     p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now {schema}.injected_time,
+    p_new jsonb DEFAULT '{}',
     OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT lease_ms bigint, OUT max_attempts integer,
-    OUT backoff_initial_ms bigint, OUT backoff_max_ms bigint, OUT resurrected boolean, OUT missed bigint
+    OUT backoff_initial_ms bigint, OUT backoff_max_ms bigint, OUT heartbeat_interval_ms bigint, OUT heartbeat_timeout_ms bigint,
+    OUT resurrected boolean, OUT missed bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -126,17 +132,18 @@ BEGIN
         ELSIF v_state = 'dead' THEN
             resurrected := {schema}.revive(subscription_id, NULL, v_now);
         ELSE
-            subscription_id := {schema}.begin_subscription(topic_id, p_group, p_start, p_offset, p_at, v_now);
+            subscription_id := {schema}.begin_subscription(topic_id, p_group, p_start, p_offset, p_at, p_new, v_now);
         END IF;
     END LOOP;
-    SELECT s.lanes, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, s.missed
-    INTO lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, missed
+    SELECT s.lanes, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, s.heartbeat_interval_ms,
+           s.heartbeat_timeout_ms, s.missed
+    INTO lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, heartbeat_interval_ms, heartbeat_timeout_ms, missed
     FROM {schema}.subscription s WHERE s.subscription_id = subscribe.subscription_id;
 END $$;
 
 -- Creates a subscription. Runs under the lock of the topic range.
 CREATE OR REPLACE FUNCTION {schema}.begin_subscription(
-    p_topic_id integer, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_now timestamptz
+    p_topic_id integer, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_new jsonb, p_now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -145,6 +152,7 @@ DECLARE
     v_next bigint;
     v_start bigint;
     v_id integer;
+    v_lanes integer;
 BEGIN
     SELECT * INTO STRICT t FROM {schema}.topic q WHERE q.topic_id = p_topic_id;
     SELECT s.group_name INTO v_other FROM {schema}.subscription s
@@ -156,12 +164,16 @@ BEGIN
     END IF;
     SELECT f.next_offset, f.start_offset INTO v_next, v_start
     FROM {schema}.find_start(p_topic_id, p_start, p_offset, p_at, false) f;
-    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, state_at, created_at)
-    VALUES (p_topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start, p_now, p_now)
+    v_lanes := coalesce((p_new ->> 'lanes')::integer, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END);
+    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, state_at, created_at, lease_ms, max_attempts,
+        backoff_initial_ms, backoff_max_ms, heartbeat_interval_ms, heartbeat_timeout_ms)
+    SELECT p_topic_id, p_group, v_lanes, v_start, p_now, p_now, n.lease_ms, n.max_attempts, n.backoff_initial_ms, n.backoff_max_ms,
+           n.heartbeat_interval_ms, n.heartbeat_timeout_ms
+    FROM jsonb_populate_record(NULL::{schema}.subscription, p_new) n
     RETURNING s.subscription_id INTO v_id;
-    INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
-    SELECT v_id, l, p_topic_id, v_next, t.ordering = 'key'
-    FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
-    PERFORM {schema}.start_counting(v_id, p_now);
+    INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered, lease_ms)
+    SELECT v_id, l, p_topic_id, v_next, v_lanes > 0, (p_new ->> 'lease_ms')::bigint
+    FROM generate_series(0, greatest(v_lanes - 1, 0)) l;
+    PERFORM {schema}.start_counting(v_id, p_now, p_new);
     RETURN v_id;
 END $$;

@@ -30,23 +30,27 @@ END $$;
 -- Creates a topic or returns the existing one. Concurrent creators conflict at the unique name: one inserts, the others wait for
 -- its commit and then read its row. A topic with dedicated tables from the beginning gets an id of another range: see
 -- functions/log/partitions.sql.
-CREATE OR REPLACE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
+CREATE OR REPLACE FUNCTION {schema}.store_topic(p_name text, p_settings jsonb, p_now {schema}.injected_time) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_topic integer;
     v_storage text;
 BEGIN
     PERFORM {schema}.check_name('topic', p_name);
-    INSERT INTO {schema}.topic AS t (topic_id, name, settings, created_at) OVERRIDING SYSTEM VALUE
-    VALUES (nextval(CASE WHEN p_settings ->> 'storage' = 'shared' THEN pg_get_serial_sequence('{schema}.topic', 'topic_id')
-                         ELSE '{schema}.dedicated_topic_id' END::regclass),
-            p_name, p_settings, coalesce(p_now, clock_timestamp()))
-    ON CONFLICT (name) DO NOTHING
-    RETURNING t.topic_id, t.storage INTO v_topic, v_storage;
-    IF v_topic IS NULL THEN
-        SELECT topic_id INTO STRICT v_topic FROM {schema}.topic WHERE name = p_name;
-        RETURN v_topic;
-    END IF;
+    LOOP
+        INSERT INTO {schema}.topic AS t (topic_id, name, settings, created_at) OVERRIDING SYSTEM VALUE
+        VALUES (nextval(CASE WHEN p_settings ->> 'storage' = 'shared' THEN pg_get_serial_sequence('{schema}.topic', 'topic_id')
+                             ELSE '{schema}.dedicated_topic_id' END::regclass),
+                p_name, p_settings, coalesce(p_now, clock_timestamp()))
+        ON CONFLICT (name) DO NOTHING
+        RETURNING t.topic_id, t.storage INTO v_topic, v_storage;
+        EXIT WHEN v_topic IS NOT NULL;
+        SELECT topic_id INTO v_topic FROM {schema}.topic WHERE name = p_name;
+        IF FOUND THEN
+            RETURN v_topic;
+        END IF;
+        -- The other topic was deleted in between.
+    END LOOP;
     EXECUTE format('CREATE SEQUENCE {schema}.%I AS bigint CACHE 1', 'topic_' || v_topic || '_offset');
     UPDATE {schema}.topic SET offsets = format('{schema}.%I', 'topic_' || v_topic || '_offset')::regclass
     WHERE topic_id = v_topic;
@@ -58,14 +62,36 @@ BEGIN
     RETURN v_topic;
 END $$;
 
+-- Creates a topic with the default settings of its kind, for plain SQL; false if there is one of this name. The defaults are those of the
+-- library (topic/settings.rs); the library and `headwater topic alter` change them, and check the values.
+CREATE OR REPLACE FUNCTION {schema}.create_topic(topic text, semantics text DEFAULT 'queue') RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    IF topic IS NULL OR semantics IS NULL OR semantics NOT IN ('queue', 'pub_sub') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid topic: its name must not be null, and semantics must be queue or pub_sub';
+    ELSIF EXISTS (SELECT FROM {schema}.topic t WHERE t.name = topic) THEN
+        RETURN false;
+    END IF;
+    PERFORM {schema}.store_topic(topic, jsonb_build_object(
+        'semantics', semantics, 'tracking', 'offset_watermark', 'message_retention_ms', 86400000,
+        'max_retention_ms', CASE semantics WHEN 'pub_sub' THEN 2592000000 END, 'zero_subscription_retention_ms', 86400000,
+        'block_writes_on_zero_subscriptions', false, 'zombie_subscription_ttl_ms', 604800000, 'lease_ms', 300000, 'max_attempts', 10,
+        'backoff_initial_ms', 1000, 'backoff_max_ms', 300000, 'ordering', 'none', 'lanes', 16, 'storage', 'shared',
+        'payload_bytes_max', 1048576, 'dedup_window_ms', 600000, 'heartbeat_interval_ms', 60000, 'heartbeat_timeout_ms', 300000,
+        'ack_log', false, 'gap_patience_ms', 50), NULL);
+    RETURN true;
+END $$;
+
 -- Changes a topic's settings. Settings that p_settings does not name stay: a later version may use them. Under the topic range's lock,
--- so that no group subscribes meanwhile.
-CREATE OR REPLACE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now timestamptz) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- so that no group subscribes meanwhile; of concurrent calls with the same settings only the first one changes and audits anything.
+CREATE OR REPLACE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now {schema}.injected_time) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t {schema}.topic;
     n {schema}.topic;
     v_groups text[];
+    v_changed jsonb;
 BEGIN
     PERFORM {schema}.lock_topic_range({schema}.topic_id_of(p_name));
     SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
@@ -110,8 +136,10 @@ BEGIN
         PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
     END IF;
     PERFORM {schema}.change_tracking(t.topic_id, coalesce(p_settings ->> 'tracking', t.tracking), coalesce(p_now, clock_timestamp()));
-    PERFORM {schema}.note_act(p_actor, 'alter_topic', p_name, NULL, (
-        SELECT coalesce(jsonb_object_agg(e.key, jsonb_build_object('from', t.settings -> e.key, 'to', e.value)), '{}')
-        FROM jsonb_each(p_settings) e WHERE t.settings -> e.key IS DISTINCT FROM e.value), p_now);
+    SELECT jsonb_object_agg(e.key, jsonb_build_object('from', t.settings -> e.key, 'to', e.value)) INTO v_changed
+    FROM jsonb_each(p_settings) e WHERE t.settings -> e.key IS DISTINCT FROM e.value;
+    IF v_changed IS NOT NULL THEN
+        PERFORM {schema}.note_act(p_actor, 'alter_topic', p_name, NULL, v_changed, p_now);
+    END IF;
     RETURN t.topic_id;
 END $$;

@@ -1,17 +1,19 @@
--- Subscriptions: their cursors, outstanding ranges, dead letters, activity and inbox.
+-- Subscriptions: their cursors, outstanding ranges and activity.
 
 CREATE TABLE {schema}.subscription (
     subscription_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic_id           integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
     group_name         text COLLATE "C" NOT NULL,
     -- 0 unless ordered by key; fixed for the life of the subscription.
-    lanes              integer NOT NULL CHECK (lanes >= 0),
+    lanes              integer NOT NULL CHECK (lanes BETWEEN 0 AND 256),
     -- Late messages below it are not delivered to this subscription.
     start_offset       bigint NOT NULL,
     reassigned         bigint NOT NULL DEFAULT 0,
     created_at         timestamptz NOT NULL,
     state             text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
     state_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Why it is paused, if a reason was given; null in every other state.
+    state_reason      text,
     -- The elapsed time (table "elapsed") when it died last.
     died_elapsed_ms    bigint NOT NULL DEFAULT 0,
     -- Its own delivery policy; null means the topic's setting.
@@ -19,6 +21,8 @@ CREATE TABLE {schema}.subscription (
     max_attempts       integer CHECK (max_attempts > 0),
     backoff_initial_ms bigint CHECK (backoff_initial_ms >= 0),
     backoff_max_ms     bigint CHECK (backoff_max_ms >= 0),
+    heartbeat_interval_ms bigint CHECK (heartbeat_interval_ms > 0),
+    heartbeat_timeout_ms  bigint CHECK (heartbeat_timeout_ms > 0),
     -- When it was resumed or resurrected, which counts as a heartbeat. See the view "heard" for heartbeats of its owners.
     heartbeat_at       timestamptz,
     -- Set if it was past its timeout when the detector ran for the first time after an interruption of detection.
@@ -94,26 +98,6 @@ CREATE INDEX outstanding_due ON {schema}.outstanding (subscription_id, due_at, f
 CREATE INDEX outstanding_lane ON {schema}.outstanding (subscription_id, lane, key, first_offset) WHERE lane IS NOT NULL;
 CREATE INDEX outstanding_suspect ON {schema}.outstanding (subscription_id, owner) WHERE suspect;
 
-CREATE TABLE {schema}.dead_letter (
-    dead_letter_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    subscription_id integer NOT NULL,
-    topic_id        integer NOT NULL,
-    message_offset  bigint NOT NULL,
-    message_id      uuid NOT NULL,
-    key             text,
-    message_type    text,
-    payload         bytea NOT NULL,
-    content_type    text,
-    headers         jsonb,
-    correlation_id  text,
-    created_at      timestamptz NOT NULL,
-    error           text NOT NULL,
-    attempts        integer NOT NULL,
-    buried_at       timestamptz NOT NULL
-);
-
-CREATE INDEX dead_letter_subscription ON {schema}.dead_letter (subscription_id, buried_at, message_offset);
-
 -- The limits of groups: a row for each group that ever had limits; the token bucket is null until it is first used.
 CREATE TABLE {schema}.group_rate (
     subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,
@@ -139,17 +123,6 @@ CREATE TABLE {schema}.activity (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 CREATE INDEX activity_owner ON {schema}.activity (owner);
-
--- Inbox entries: which handler has handled which message, written in the same transaction as the handler's own effects and the
--- ack. "message_id" is chosen by the publisher, so a second publish of the same id is recognized as well.
-CREATE TABLE {schema}.inbox (
-    handler    text COLLATE "C" NOT NULL,
-    message_id uuid NOT NULL,
-    handled_at timestamptz NOT NULL,
-    PRIMARY KEY (handler, message_id)
-);
-
-CREATE INDEX inbox_handled ON {schema}.inbox (handled_at);
 
 -- Tables that are always empty: their locks exclude claims and operators from each other. See functions/locks.sql.
 DO $$

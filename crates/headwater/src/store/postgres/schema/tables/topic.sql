@@ -58,6 +58,15 @@ CREATE TABLE {schema}.topic (
 -- Small or empty: every ack checks whether any topic keeps an ack log.
 CREATE INDEX topic_ack_log ON {schema}.topic (topic_id) WHERE ack_log;
 
+-- Topics that were deleted and whose rows are still being removed: messages, scheduled messages, dedup keys, completion records,
+-- gaps and ack log by topic_id, dead letters by subscription; and the sequence of its offsets. See functions/topic_delete.sql.
+CREATE TABLE {schema}.deleted_topic (
+    topic_id         integer PRIMARY KEY,
+    subscription_ids integer[] NOT NULL,
+    offsets          regclass NOT NULL,
+    deleted_at       timestamptz NOT NULL
+);
+
 -- The ids of topics that are created with dedicated tables. Before a table is attached the server searches the default partition
 -- for rows that would belong to it, under a lock that excludes everything else, unless a constraint proves that there are none.
 -- So these ids begin at a thousand million, and the shared table refuses such ids. A topic that gets dedicated tables later,

@@ -22,6 +22,11 @@ CREATE TABLE {schema}.backfill (
     last_offset     bigint NOT NULL,
     checkpoint      bigint NOT NULL,
     rate_max        integer NOT NULL CHECK (rate_max > 0),
+    -- Messages below first_offset that its limit left out.
+    left_out        bigint NOT NULL DEFAULT 0,
+    -- Limits of its own; null leaves them to the pace of maintenance.
+    batch_max         integer CHECK (batch_max > 0),
+    target_latency_ms bigint CHECK (target_latency_ms > 0),
     created_at      timestamptz NOT NULL,
     progressed_at   timestamptz,
     -- The time spent in steps, for the rate: it may have been cancelled and resumed.

@@ -7,12 +7,20 @@
 CREATE DOMAIN {schema}.injected_time AS timestamptz
     CONSTRAINT only_the_owner_sets_the_time CHECK (VALUE IS NULL OR has_table_privilege('{schema}.message', 'INSERT'));
 
--- The ages at which maintenance removes inbox entries, and subscriptions that are dead or cancelled.
+-- The ages at which maintenance removes inbox entries, published entries of the outbox, subscriptions that are dead or cancelled, and
+-- processes that ended.
 CREATE DOMAIN {schema}.inbox_age_ms AS bigint
-    CONSTRAINT only_the_owner_forgets_sooner CHECK (VALUE >= 604800000 OR has_table_privilege('{schema}.message', 'INSERT'));
+    CONSTRAINT only_the_owner_forgets_sooner CHECK (VALUE >= 2592000000 OR has_table_privilege('{schema}.message', 'INSERT'));
+
+CREATE DOMAIN {schema}.outbox_age_ms AS bigint
+    CONSTRAINT only_the_owner_removes_published_sooner CHECK (VALUE >= 604800000 OR has_table_privilege('{schema}.message', 'INSERT'));
 
 CREATE DOMAIN {schema}.subscription_age_ms AS bigint
     CONSTRAINT only_the_owner_removes_sooner CHECK (VALUE >= 2592000000 OR has_table_privilege('{schema}.message', 'INSERT'));
+
+CREATE DOMAIN {schema}.process_age_ms AS bigint
+    CONSTRAINT only_the_owner_removes_processes_sooner
+    CHECK (VALUE >= 7776000000 OR has_table_privilege('{schema}.message', 'INSERT'));
 
 -- What a claim returns. kind: lease; recheck (after recheck_ms another claim may find something without a new publish); inactive
 -- (detail is the state); and for the client's log, with the names of topic and group: expired (detail is the owner of the expired

@@ -75,7 +75,7 @@ async fn a_backfill_is_cancelled_at_once_and_continues_from_its_checkpoint() {
     assert_eq!((resumed.state, resumed.checkpoint), (BackfillState::InProgress, Offset(7)));
     while stage.store.step_backfill(&worker("w"), 4).await.unwrap().is_some() {}
     assert_eq!(stage.records().await[19], "20: a+b, ");
-    let limits = BackfillLimits { messages_max: 3, rate_max: 10 };
+    let limits = BackfillLimits::bounded(3).rate(10);
     let bounded = stage.store.backfill(&orders(), &group, &limits).await.unwrap();
     assert_eq!((bounded.first, bounded.last, bounded.rate_max), (Offset(18), Offset(20), 10));
     let acts = stage.text("SELECT string_agg(act, ' ' ORDER BY audit_id) FROM {schema}.audit").await;

@@ -223,7 +223,7 @@ async fn records_of_a_dropped_partition_are_forgotten() {
 async fn a_new_dedicated_topic_never_searches_the_shared_table() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
     stage.publish(500).await;
-    let created = "SELECT {schema}.create_topic('own', t.settings || '{\"storage\": \"dedicated by day\"}', now())::bigint
+    let created = "SELECT {schema}.store_topic('own', t.settings || '{\"storage\": \"dedicated by day\"}', now())::bigint
                    FROM {schema}.topic t WHERE name = 'orders'";
     stage.run("SET enable_seqscan = off; SET enable_bitmapscan = off").await;
     stage.run("BEGIN").await;

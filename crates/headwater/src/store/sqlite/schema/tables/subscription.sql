@@ -1,4 +1,4 @@
--- Subscriptions: a group and its state in a topic, its cursors, outstanding ranges, dead letters and rate. One process writes at a time: what a command reads
+-- Subscriptions: a group and its state in a topic, its cursors, outstanding ranges and rate. One process writes at a time: what a command reads
 -- does not change until it commits.
 
 -- A cancelled subscription stays until it is removed and does not block a new one of the same name.
@@ -13,6 +13,8 @@ CREATE TABLE headwater_subscription (
     created_at_ms INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
     state_at_ms INTEGER NOT NULL,
+    -- Why it is paused, if a reason was given; NULL in every other state.
+    state_reason TEXT,
     -- The elapsed time (headwater_elapsed) when it died last.
     died_elapsed_ms INTEGER NOT NULL DEFAULT 0,
     -- Its own delivery policy; NULL means the topic's setting.
@@ -20,6 +22,8 @@ CREATE TABLE headwater_subscription (
     max_attempts INTEGER,
     backoff_initial_ms INTEGER,
     backoff_max_ms INTEGER,
+    heartbeat_interval_ms INTEGER CHECK (heartbeat_interval_ms > 0),
+    heartbeat_timeout_ms INTEGER CHECK (heartbeat_timeout_ms > 0),
     -- When it was resumed or resurrected, which counts as a heartbeat. headwater_heard includes heartbeats of its owners.
     heartbeat_at_ms INTEGER,
     -- Set if it was past its timeout when the detector ran for the first time after an interruption of detection.
@@ -84,26 +88,6 @@ CREATE INDEX headwater_outstanding_waiting ON headwater_outstanding (subscriptio
 CREATE INDEX headwater_outstanding_place ON headwater_outstanding (subscription_id, first_offset, last_offset) WHERE owner IS NULL;
 CREATE INDEX headwater_outstanding_suspect ON headwater_outstanding (subscription_id, first_offset) WHERE suspect = 1;
 CREATE INDEX headwater_outstanding_lane ON headwater_outstanding (subscription_id, lane, first_offset) WHERE lane IS NOT NULL;
-
--- Dead letters: copies of messages, which stay when the message is removed from the log.
-CREATE TABLE headwater_dead_letter (
-    dead_letter_key INTEGER PRIMARY KEY AUTOINCREMENT,
-    dead_letter_id BLOB NOT NULL UNIQUE,
-    subscription_id INTEGER NOT NULL,
-    message_offset INTEGER NOT NULL,
-    message_id BLOB NOT NULL,
-    key TEXT,
-    type TEXT,
-    content_type TEXT,
-    headers TEXT,
-    correlation_id TEXT,
-    created_at_ms INTEGER NOT NULL,
-    error TEXT NOT NULL,
-    attempts INTEGER NOT NULL,
-    buried_at_ms INTEGER NOT NULL,
-    payload BLOB NOT NULL
-) STRICT;
-CREATE INDEX headwater_dead_letter_of ON headwater_dead_letter (subscription_id, dead_letter_key);
 
 -- Token buckets of groups whose claims have a rate limit, from their first use on.
 CREATE TABLE headwater_group_rate (

@@ -50,5 +50,11 @@ CREATE TABLE headwater_topic (
     -- All settings, as a JSON object.
     settings TEXT NOT NULL
 ) STRICT;
+-- Topics that were deleted and whose rows are still being removed: messages, completion records, scheduled messages, dedup keys,
+-- ack log and histories by topic_id, and the dead letters of its subscriptions, whose ids are a JSON array.
+CREATE TABLE headwater_deleted_topic (
+    topic_id INTEGER PRIMARY KEY,
+    subscription_ids TEXT NOT NULL
+) STRICT;
 -- A settlement checks whether any topic keeps an ack log; usually none does, and then this index is empty.
 CREATE INDEX headwater_topic_ack_log ON headwater_topic (topic_id) WHERE ack_log = 1;

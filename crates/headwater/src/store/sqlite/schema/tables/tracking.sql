@@ -35,6 +35,11 @@ CREATE TABLE headwater_backfill (
     last_offset INTEGER NOT NULL,
     checkpoint INTEGER NOT NULL,
     rate_max INTEGER NOT NULL,
+    -- Messages below first_offset that its limit left out.
+    left_out INTEGER NOT NULL DEFAULT 0,
+    -- Limits of its own; NULL leaves them to the pace of maintenance.
+    batch_max INTEGER CHECK (batch_max > 0),
+    target_latency_ms INTEGER CHECK (target_latency_ms > 0),
     created_at_ms INTEGER NOT NULL,
     progressed_at_ms INTEGER,
     -- The time spent in steps, for the rate: it may have been cancelled and resumed.

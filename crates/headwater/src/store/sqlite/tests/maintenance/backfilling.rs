@@ -46,7 +46,6 @@ async fn a_batch_that_fails_half_way_is_rolled_back_and_says_why() {
     assert_eq!(failed.backfill.state, BackfillState::Failed);
     assert!(failed.backfill.error.as_ref().unwrap().contains("broken on purpose"), "{failed:?}");
     assert_eq!(scene.shown().await[5], "6:/a", "nothing of the batch is left");
-    assert_eq!(scene.store.doctor().await.unwrap()[0].check, "backfill");
     assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "it waits for an operator");
     scene.sql("DROP TRIGGER broken");
     let resumed = scene.store.resume_backfill(&topic("orders"), &group("late")).await.unwrap();
@@ -75,7 +74,7 @@ async fn a_cancelled_one_stops_at_once_and_only_the_drawn_ways_are_open() {
     assert_eq!(twice.kind(), ErrorKind::InvalidTransition);
     scene.store.resume_backfill(&orders, &late).await.unwrap();
     scene.store.cancel_backfill(&orders, &late).await.unwrap();
-    let bounded = BackfillLimits { messages_max: 4, rate_max: 9 };
+    let bounded = BackfillLimits::bounded(4).rate(9);
     let anew = scene.store.backfill(&orders, &late, &bounded).await.unwrap();
     assert_eq!((anew.first, anew.last, anew.total, anew.rate_max), (Offset(17), Offset(20), 4, 9));
     let acts = "SELECT group_concat(act || ' by ' || actor) FROM headwater_audit";

@@ -289,7 +289,7 @@ async fn with_lanes(settings: &str) -> Scene {
     for name in ["a", "b"] {
         scene.group(name, Start::Beginning).await;
     }
-    let keyed: Vec<_> = (0..40).map(|n| NewMessage::new("x").key(format!("k{}", n % 8))).collect();
+    let keyed: Vec<_> = (0..40).map(|n| NewMessage::new("x").key(format!("k{}", n % 20))).collect();
     scene.store.publish(&topic("orders"), &keyed).await.unwrap();
     scene
 }

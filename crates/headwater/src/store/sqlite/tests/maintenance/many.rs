@@ -196,7 +196,7 @@ async fn what_waits_for_a_cancelled_group_is_forgotten_by_maintenance() {
     let (name, workers, _) = (topic("orders"), group("workers"), workers);
     let cancel = scene
         .store
-        .write(Kind::Define, move |work| state::set(work, &name, &workers, Transition::Cancel, "me"));
+        .write(Kind::Define, move |work| state::set(work, &name, &workers, Transition::Cancel, None, "me"));
     cancel.await.unwrap();
     assert_eq!(scene.number("SELECT waiting FROM headwater_subscription"), Some(3_000));
     scene.assert_sound().await;

@@ -193,6 +193,15 @@ BEGIN
     RETURN v_offset;
 END $$;
 
+-- The last offset of a range that was published longer ago than an age; the one before the range if there is none.
+CREATE OR REPLACE FUNCTION {schema}.last_older(
+    p_topic_id integer, p_first bigint, p_last bigint, p_age_ms bigint, p_now {schema}.injected_time
+) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce({schema}.first_since(p_topic_id, p_first, p_last, {schema}.before(coalesce(p_now, clock_timestamp()), p_age_ms)),
+                    p_last + 1) - 1
+$$;
+
 -- How many messages of a set of offsets are stored, the first and the last of them.
 CREATE OR REPLACE FUNCTION {schema}.stored_in(
     p_topic_id integer, p_offsets int8multirange, OUT messages bigint, OUT first_offset bigint, OUT last_offset bigint
@@ -205,16 +214,68 @@ LANGUAGE sql STABLE AS $$
                         AND x.message_offset >= lower(r) AND (upper_inf(r) OR x.message_offset < upper(r)) OFFSET 0) m
 $$;
 
+-- How many messages of a topic are stored. Up to a million offsets they are counted; beyond, the result is the number of offsets
+-- from the first to the last, which is never too low.
+CREATE OR REPLACE FUNCTION {schema}.count_stored(p_topic_id integer) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_first bigint;
+    v_last bigint;
+BEGIN
+    SELECT min(m.message_offset), max(m.message_offset) INTO v_first, v_last FROM {schema}.message m WHERE m.topic_id = p_topic_id;
+    IF v_last - v_first >= 1000000 THEN
+        RETURN v_last - v_first + 1;
+    END IF;
+    RETURN (SELECT count(*) FROM {schema}.message m WHERE m.topic_id = p_topic_id);
+END $$;
+
+-- The lowest stored offsets of a set from an offset on, at most p_max; empty if there are none.
+CREATE OR REPLACE FUNCTION {schema}.lowest_stored(p_topic_id integer, p_offsets int8multirange, p_from bigint, p_max integer) RETURNS int8multirange
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(range_agg(int8range(q.message_offset, q.message_offset, '[]')), '{}')
+    FROM (SELECT m.message_offset FROM {schema}.message m
+          WHERE m.topic_id = p_topic_id AND m.message_offset >= p_from AND m.message_offset < upper(p_offsets)
+            AND p_offsets @> m.message_offset
+          ORDER BY m.message_offset LIMIT p_max) q
+$$;
+
+-- Deletes the messages of a closed range, in whatever table they are; returns how many.
+CREATE OR REPLACE FUNCTION {schema}.delete_stored(p_topic_id integer, p_first bigint, p_last bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    DELETE FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- The key of a message, and the other messages of a set with that key and a higher offset. Planned each time: see above.
+CREATE OR REPLACE FUNCTION {schema}.later_of_key(
+    p_topic_id integer, p_offset bigint, p_offsets int8multirange, OUT key text, OUT later bigint[]
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    EXECUTE 'SELECT max(m.key) FILTER (WHERE m.message_offset = $2),
+                    coalesce(array_agg(m.message_offset ORDER BY m.message_offset) FILTER (WHERE m.message_offset > $2), ''{}'')
+             FROM {schema}.message m
+             WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $4 AND $3 @> m.message_offset
+               AND m.key = (SELECT x.key FROM {schema}.message x WHERE x.topic_id = $1 AND x.message_offset = $2)'
+    INTO key, later USING p_topic_id, p_offset, p_offsets, upper(p_offsets) - 1;
+END $$;
+
 -- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
-CREATE OR REPLACE FUNCTION {schema}.bury(
-    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
+CREATE OR REPLACE FUNCTION {schema}.bury_range(
+    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text, p_owner text,
     p_now timestamptz
 ) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
-                                      content_type, headers, correlation_id, created_at, error, attempts, buried_at)
+                                      content_type, headers, correlation_id, created_at, error, attempts, parked_by, buried_at)
     SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
-           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts, p_now
+           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts,
+           -- Read from an error in one case: a text that is no name must not keep the message from being buried.
+           CASE WHEN octet_length(p_owner) BETWEEN 1 AND 255 THEN p_owner END, p_now
     FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
 $$;
 

@@ -338,6 +338,28 @@ BEGIN
     PERFORM set_config('lock_timeout', v_timeout, true);
 END $$;
 
+-- A step of the removal of a deleted topic's messages: of a dedicated topic one table, of a shared one at most p_max rows. Returns
+-- how many tables or rows, 0 once none is left. An autovacuum of the table is made to yield first: no other session uses it. Then
+-- the wait is short, because for its last table the whole log is locked.
+CREATE OR REPLACE FUNCTION {schema}.remove_stored(p_topic_id integer, p_max integer) RETURNS bigint
+LANGUAGE plpgsql SET lock_timeout = '3s' AS $$
+DECLARE
+    v_table regclass := to_regclass('{schema}.message_t' || p_topic_id);
+    v_count bigint;
+BEGIN
+    IF v_table IS NULL THEN
+        DELETE FROM {schema}.message_shared m WHERE m.ctid = ANY (ARRAY(
+            SELECT x.ctid FROM {schema}.message_shared x WHERE x.topic_id = p_topic_id ORDER BY x.message_offset LIMIT p_max));
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        RETURN v_count;
+    END IF;
+    v_table := coalesce((SELECT i.inhrelid::regclass FROM pg_inherits i WHERE i.inhparent = v_table ORDER BY i.inhrelid LIMIT 1), v_table);
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', v_table);
+    PERFORM set_config('lock_timeout', '100ms', true);
+    EXECUTE format('DROP TABLE %s', v_table);
+    RETURN 1;
+END $$;
+
 -- Whether rows of a topic were stored past its partitions; for roles without rights on the table.
 CREATE OR REPLACE FUNCTION {schema}.went_past(p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

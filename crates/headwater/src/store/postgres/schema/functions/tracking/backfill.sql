@@ -8,14 +8,15 @@
 -- Backfills with their progress. In the mode offset watermark there is nothing to do: the backfill shows the progress of the group.
 CREATE OR REPLACE FUNCTION {schema}.backfills(p_subscription_id integer)
 RETURNS TABLE (topic text, group_name text, state text, first_offset bigint, last_offset bigint, checkpoint bigint,
-               created_at timestamptz, progressed_at timestamptz, ran_ms bigint, rate_max integer, error text)
+               created_at timestamptz, progressed_at timestamptz, ran_ms bigint, rate_max integer, batch_max integer,
+               target_latency_ms bigint, error text, left_out bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT t.name, s.group_name,
            CASE WHEN f.floor IS NULL OR b.state IN ('cancelled', 'failed') THEN b.state
                 WHEN f.floor >= b.last_offset THEN 'completed' ELSE 'in_progress' END,
            b.first_offset, b.last_offset,
            CASE WHEN f.floor IS NULL THEN b.checkpoint ELSE greatest(least(f.floor, b.last_offset), b.checkpoint) END,
-           b.created_at, b.progressed_at, b.ran_ms, b.rate_max, b.error
+           b.created_at, b.progressed_at, b.ran_ms, b.rate_max, b.batch_max, b.target_latency_ms, b.error, b.left_out
     FROM {schema}.backfill b
     JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
@@ -44,14 +45,17 @@ END $$;
 
 -- Starts a backfill for an operator; returns its subscription.
 CREATE OR REPLACE FUNCTION {schema}.start_backfill(
-    p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_actor text, p_now {schema}.injected_time
+    p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_batch_max integer, p_target_latency_ms bigint,
+    p_actor text, p_now {schema}.injected_time
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.locked_group(p_topic, p_group);
+    v_pending bigint;
     v_first bigint;
     v_last bigint;
+    v_left_out bigint;
 BEGIN
     IF EXISTS (SELECT FROM {schema}.backfills(s.subscription_id) b WHERE b.state IN ('not_started', 'in_progress')) THEN
         RAISE EXCEPTION USING ERRCODE = 'HW008', MESSAGE = format(
@@ -64,19 +68,23 @@ BEGIN
     END IF;
     SELECT CASE t.tracking WHEN 'offset_watermark' THEN h.head ELSE e.tracked_until END,
            greatest(lower(p.pending), e.first_offset)
-    INTO v_last, v_first
+    INTO v_last, v_pending
     FROM {schema}.topic t
     JOIN {schema}.head h ON h.topic_id = t.topic_id
     JOIN {schema}.topic_range e ON e.topic_id = t.topic_id
     CROSS JOIN {schema}.progress_of(s.subscription_id) p
     WHERE t.topic_id = s.topic_id;
-    v_first := greatest(v_first, v_last - least(p_messages_max, v_last) + 1);
+    v_first := greatest(v_pending, v_last - least(p_messages_max, v_last) + 1);
+    -- Without records there is nothing to leave out.
+    v_left_out := CASE WHEN s.bit IS NULL THEN 0 ELSE v_first - v_pending END;
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = s.subscription_id;
-    INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at)
+    INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, batch_max,
+                                   target_latency_ms, created_at, left_out)
     VALUES (s.subscription_id, CASE WHEN v_first > v_last THEN 'completed' ELSE 'not_started' END, v_first,
-            greatest(v_last, v_first - 1), v_first - 1, p_rate_max, v_now);
+            greatest(v_last, v_first - 1), v_first - 1, p_rate_max, p_batch_max, p_target_latency_ms, v_now, v_left_out);
     PERFORM {schema}.note_act(p_actor, 'backfill', p_topic, p_group,
-        jsonb_build_object('first', v_first, 'last', greatest(v_last, v_first - 1), 'messages_max', p_messages_max, 'rate_max', p_rate_max),
+        jsonb_build_object('first', v_first, 'last', greatest(v_last, v_first - 1), 'messages_max', p_messages_max, 'rate_max', p_rate_max,
+                           'batch_max', p_batch_max, 'target_latency_ms', p_target_latency_ms),
         p_now);
     RETURN s.subscription_id;
 END $$;
@@ -173,7 +181,7 @@ BEGIN
     changed := 0;
     -- Offsets below the first pending record are skipped and do not count towards the batch.
     v_from := greatest(b.checkpoint, e.pending_from - 1);
-    v_to := least(v_from + p_max, b.last_offset);
+    v_to := least(v_from + least(p_max, b.batch_max), b.last_offset);
     v_span := int8multirange(int8range(v_from + 1, greatest(v_to, v_from) + 1));
     -- Done and not done, range by range: a record gets both bits, or only the required one.
     FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done

@@ -33,7 +33,8 @@ END $$;
 -- Prepares a subscription that begins to count, or counts again: its bit, from where it is required, what is applied, and a
 -- backfill for existing records. Runs under the lock of the topic range, and takes the head's: see record_late. In the mode offset
 -- watermark the backfill only shows how far the group has caught up.
-CREATE OR REPLACE FUNCTION {schema}.start_counting(p_subscription_id integer, p_now timestamptz) RETURNS void
+-- p_new has the limits of the backfill as for subscribe.
+CREATE OR REPLACE FUNCTION {schema}.start_counting(p_subscription_id integer, p_now timestamptz, p_new jsonb DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -45,6 +46,7 @@ DECLARE
     v_bit smallint;
     v_first bigint;
     v_last bigint;
+    v_left_out bigint := 0;
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x JOIN {schema}.subscription s ON s.topic_id = x.topic_id
     WHERE s.subscription_id = p_subscription_id;
@@ -60,7 +62,8 @@ BEGIN
         UPDATE {schema}.subscription s SET required_from = p.next_offset WHERE s.subscription_id = p_subscription_id;
     ELSE
         v_last := e.tracked_until;
-        v_first := greatest(v_first, v_last - 1000000 + 1);
+        v_left_out := greatest(v_last - least(coalesce((p_new ->> 'messages_max')::bigint, 1000000), v_last) + 1 - v_first, 0);
+        v_first := v_first + v_left_out;
         v_bit := coalesce(p.bit, {schema}.free_bit(t.topic_id));
         -- Nothing has to be set for messages done already: no pending record has its bit, and a backfill sets it together with the
         -- completion. But if it counts again before it was released from all records, some still have its bit: then all is
@@ -74,8 +77,10 @@ BEGIN
     END IF;
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = p_subscription_id;
     IF v_first <= v_last THEN
-        INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at)
-        VALUES (p_subscription_id, 'not_started', v_first, v_last, v_first - 1, 50000, v_now);
+        INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, batch_max,
+                                       target_latency_ms, created_at, left_out)
+        VALUES (p_subscription_id, 'not_started', v_first, v_last, v_first - 1, coalesce((p_new ->> 'rate_max')::integer, 50000),
+                (p_new ->> 'batch_max')::integer, (p_new ->> 'target_latency_ms')::bigint, v_now, v_left_out);
     END IF;
 END $$;
 
@@ -188,6 +193,12 @@ BEGIN
       AND (p_topic.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic.topic_id
                       AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
 END $$;
+
+-- Deletes the completion records of a range of messages that a purge removes, also from partitions, which are not dropped for it.
+CREATE OR REPLACE FUNCTION {schema}.forget_purged_records(p_topic_id integer, p_first bigint, p_last bigint) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM {schema}.completion_record x WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN p_first AND p_last
+$$;
 
 -- Deletes the lowest completion records below an offset, at most p_max; returns how many.
 CREATE OR REPLACE FUNCTION {schema}.forget_records_below(p_topic_id integer, p_first bigint, p_max integer) RETURNS bigint

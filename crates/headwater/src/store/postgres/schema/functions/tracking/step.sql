@@ -278,7 +278,7 @@ END $$;
 -- One tracking step for a topic, of at most p_max offsets.
 CREATE OR REPLACE FUNCTION {schema}.track(
     p_topic_id integer, p_max integer, p_now {schema}.injected_time,
-    OUT recorded bigint, OUT changed bigint, OUT completed bigint, OUT removed bigint, OUT more boolean
+    OUT recorded bigint, OUT changed bigint, OUT completed bigint, OUT released bigint, OUT removed bigint, OUT more boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -297,6 +297,7 @@ BEGIN
     recorded := 0;
     changed := 0;
     completed := 0;
+    released := 0;
     removed := 0;
     more := false;
     -- One statement, one snapshot, after the lock.
@@ -321,6 +322,7 @@ BEGIN
     SELECT * INTO v_release
     FROM {schema}.release_records(e, p_max - v_step.dealt - (v_until - e.tracked_until), v_now);
     changed := v_step.changed + v_release.changed;
+    released := v_release.changed;
     completed := completed + v_step.completed + v_release.completed;
     more := v_step.cut IS NOT NULL OR v_until < v_head OR v_release.more;
     PERFORM {schema}.note_applied(e, v_gaps, v_progress, v_step.cut, v_new);

@@ -8,7 +8,7 @@ use crate::args::Meant;
 use crate::output::Usage;
 
 /// Refuses if the command is neither confirmed nor on a terminal where it could ask.
-pub(super) fn needs_a_word(command: &str, meant: Meant) -> Result<()> {
+pub(crate) fn needs_a_word(command: &str, meant: Meant) -> Result<()> {
     if meant.dry_run || meant.yes || is_interactive() {
         return Ok(());
     }
@@ -20,7 +20,7 @@ pub(super) fn needs_a_word(command: &str, meant: Meant) -> Result<()> {
 }
 
 /// Asks for confirmation, after the dry run was shown.
-pub(super) fn ask(question: &str) -> Result<()> {
+pub(crate) fn ask(question: &str) -> Result<()> {
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
@@ -31,6 +31,6 @@ pub(super) fn ask(question: &str) -> Result<()> {
     Ok(())
 }
 
-fn is_interactive() -> bool {
+pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

@@ -1,0 +1,131 @@
+//! What became of handled messages: each outcome is counted, each failure is logged and kept for `health()`.
+//!
+//! A burial is a WARN, a retry a DEBUG, or an INFO at the last but one attempt: after the next failure the message is a
+//! dead letter. A panic and a timeout are WARNs of their own, because they point to the handler and not to its message.
+//! Every line has the identity of the message. Where a level is off, its line costs one comparison.
+//!
+//! An outcome is reported when it is decided, right before it is stored. A settlement that fails is logged as well: its
+//! messages are delivered again, and reported again.
+
+use tracing::Level;
+
+use super::run::HandlerGuard;
+use crate::lease::UsedUp;
+use crate::message::{Message, Offset};
+use crate::observe::errors::excerpt;
+use crate::settle::{Outcome, RetryPolicy, Verdict, decide, jitter_of};
+
+/// Messages that a handler gets in one call, and the identity that logs and spans show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    /// At least one.
+    pub(crate) messages: &'a [Message],
+    pub(crate) attempt: u32,
+    /// The member; `None` where a program handles its batches itself, or a filter failed before any member was chosen.
+    pub(crate) member: Option<&'a str>,
+}
+
+/// One line of the log, with the identity of a call: of a batch, its first message and how many there are.
+macro_rules! log_call {
+    ($level:expr, $guard:expr, $call:expr, $error:expr, $($rest:tt)+) => {{
+        let (subscription, call) = (&$guard.subscription, $call);
+        tracing::event!(
+            $level,
+            topic = subscription.topic.name.as_str(),
+            group = subscription.group.as_str(),
+            member = call.member,
+            offset = call.messages[0].offset.0,
+            message_id = display(call.messages[0].message_id),
+            messages = (call.messages.len() > 1).then_some(call.messages.len()),
+            attempt = call.attempt,
+            error = excerpt($error),
+            $($rest)+
+        )
+    }};
+}
+
+impl HandlerGuard {
+    /// Counts and reports the outcomes of messages of one lease: all are acked except those named, in offset order.
+    /// `call_of` returns the call of one message, by index.
+    pub(crate) fn count<'a>(
+        &self,
+        messages: &'a [Message],
+        skipped: u64,
+        outcomes: &[(Offset, Outcome)],
+        policy: &RetryPolicy,
+        call_of: impl Fn(usize) -> Call<'a>,
+    ) {
+        self.metrics.skipped.add(skipped);
+        self.metrics.acked.add((messages.len() - outcomes.len()) as u64);
+        let mut at = 0;
+        for (offset, outcome) in outcomes {
+            at += messages[at..].partition_point(|message| message.offset < *offset);
+            self.count_one(call_of(at), outcome, policy);
+        }
+    }
+
+    /// Decides the outcome of one message that is settled alone, counts and reports it.
+    pub(crate) fn decide_one(&self, call: Call<'_>, verdict: Verdict, policy: &RetryPolicy) -> Outcome {
+        self.metrics.skipped.add(u64::from(verdict == Verdict::Skip));
+        let outcome = decide(verdict, call.attempt, policy, jitter_of(&call.messages[0]));
+        self.count_one(call, &outcome, policy);
+        outcome
+    }
+
+    fn count_one(&self, call: Call<'_>, outcome: &Outcome, policy: &RetryPolicy) {
+        match outcome {
+            Outcome::Ack => self.metrics.acked.add(1),
+            Outcome::Retry { after, error, .. } => {
+                self.metrics.retried.add(1);
+                self.keep(call, "retried", error);
+                if call.attempt + 1 == policy.max_attempts {
+                    log_call!(Level::INFO, self, call, error, ?after, "message failed, one attempt is left");
+                } else {
+                    log_call!(Level::DEBUG, self, call, error, ?after, "message failed, will be retried");
+                }
+            }
+            Outcome::Bury { error } => {
+                self.metrics.buried.add(1);
+                self.keep(call, "buried", error);
+                log_call!(Level::WARN, self, call, error, "message buried");
+            }
+            Outcome::Release | Outcome::Park { .. } => {}
+        }
+    }
+
+    /// Counts and reports a handler's panic.
+    pub(super) fn panicked(&self, call: Call<'_>, error: &str) {
+        self.metrics.panicked.add(1);
+        log_call!(Level::WARN, self, call, error, "handler panicked");
+    }
+
+    /// Counts and reports a handler's timeout.
+    pub(super) fn timed_out(&self, call: Call<'_>, error: &str) {
+        self.metrics.timed_out.add(1);
+        log_call!(Level::WARN, self, call, error, "handler timed out");
+    }
+
+    /// Counts and reports a message that the store buried in a claim.
+    pub(crate) fn used_up(&self, used_up: &UsedUp) {
+        let UsedUp { offset, attempts, error, .. } = used_up;
+        let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
+        self.metrics.buried.add(1);
+        let context = format!("topic {topic}, group {group}, offset {offset}, attempt {attempts}");
+        self.metrics.errors.record("buried", error, context);
+        tracing::warn!(
+            %topic, %group, offset = offset.0, attempt = attempts, error = excerpt(error),
+            "message buried, every attempt ended with a lost lease"
+        );
+    }
+
+    /// Keeps a failure for `health()`.
+    fn keep(&self, call: Call<'_>, code: &'static str, error: &str) {
+        let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
+        let (message, attempt) = (&call.messages[0], call.attempt);
+        let member = call.member.map(|member| format!(", member {member}")).unwrap_or_default();
+        let (offset, id) = (message.offset, message.message_id);
+        let context =
+            format!("topic {topic}, group {group}{member}, offset {offset}, message {id}, attempt {attempt}");
+        self.metrics.errors.record(code, error, context);
+    }
+}

@@ -1,0 +1,265 @@
+//! The repository inside a transaction: each operation once, over statements that each engine has in its own SQL, with the
+//! same parameters and columns.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::data::ProcessData;
+use super::event::ProcessEvent;
+use super::instance::{ProcessChange, ProcessInstance, State, StoredProcess};
+use super::log::ProcessLogEntry;
+use super::status::ProcessStatus;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::transaction::{Row, Transaction, Value};
+
+/// A statement. An engine has no text for one whose work another of its statements has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Inserts a process. No row if the id is known.
+    Insert,
+    /// Inserts the first entry of its log, with the same parameters.
+    InsertEvent,
+    /// Changes a process of this version. No row if it has another.
+    Change,
+    /// Appends to its log.
+    ChangeEvents,
+    /// A process with the events of its log, locked until the transaction ends.
+    Load,
+    FindById,
+    FindByStatus,
+    FindByTypeAndStatus,
+    FindByBusinessKey,
+    /// Those whose newest event is that a compensation failed.
+    FindParked,
+    Log,
+    /// Publishes to the manager of a process, for a role that may publish nothing else.
+    Signal,
+    /// Removes a time-out that is not due yet.
+    CancelTimer,
+    /// Adds an inbox entry; counts 0 if it exists.
+    Enter,
+}
+
+/// A log entry as a statement takes it, all texts: the databases read no number and no nesting in them.
+#[derive(Serialize)]
+struct NewEntry<'e> {
+    event_type: &'e str,
+    event: &'e str,
+    status: Option<&'e str>,
+    /// Empty for no step.
+    current_step: Option<&'e str>,
+    /// The JSON null for no data.
+    data: Option<&'e str>,
+    retries: Option<u32>,
+}
+
+/// What a column says when a step or data were taken away.
+const NO_STEP: &str = "";
+const NO_DATA: &str = "null";
+
+/// Inserts a process with its first event; `Conflict` if the id is known.
+pub(crate) async fn insert(
+    tx: &Transaction,
+    now: Value,
+    instance: &ProcessInstance,
+    event: &ProcessEvent,
+) -> Result<ProcessInstance> {
+    match insert_if_absent(tx, now, instance, event).await? {
+        Some(inserted) => Ok(inserted),
+        None => {
+            let id = instance.id();
+            let text =
+                format!("process {id} exists already; nothing was written: update it, or choose another id");
+            Err(Error::new(ErrorKind::Conflict, text))
+        }
+    }
+}
+
+/// The same; `None` if the id is known. A second transaction that inserts the id waits for the end of the first.
+pub(crate) async fn insert_if_absent(
+    tx: &Transaction,
+    now: Value,
+    instance: &ProcessInstance,
+    event: &ProcessEvent,
+) -> Result<Option<ProcessInstance>> {
+    let state = instance.state();
+    let params = vec![
+        tx.id_value(instance.id()),
+        instance.process_type().into(),
+        instance.business_key().into(),
+        state.current_step.as_ref().into(),
+        state.data.as_ref().map(ProcessData::as_str).into(),
+        state.retries.into(),
+        event.fields().as_str().into(),
+        now,
+    ];
+    let rows = tx.process_rows(Verb::Insert, params.clone()).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    tx.process_rows(Verb::InsertEvent, params).await?;
+    let created_at = time(row, "created_at_us")?;
+    Ok(Some(instance.stored_as(1, created_at, created_at)))
+}
+
+/// Stores a changed process with its events and what each changed. At most one of them may change the status: the
+/// databases check the transition from the stored status to the new one.
+pub(crate) async fn change(
+    tx: &Transaction,
+    now: Value,
+    instance: &ProcessInstance,
+    entries: &[(ProcessChange, ProcessEvent)],
+) -> Result<ProcessInstance> {
+    let (state, changed) = (instance.state(), instance.change());
+    let version = i64::try_from(instance.version()).unwrap_or(i64::MAX);
+    let entries = as_json(entries);
+    let params = vec![
+        tx.id_value(instance.id()),
+        version.into(),
+        state.status.as_str().into(),
+        state.current_step.as_ref().into(),
+        changed.data.is_some().into(),
+        changed.data.flatten().as_ref().map(ProcessData::as_str).into(),
+        state.retries.into(),
+        entries.as_str().into(),
+        now.clone(),
+    ];
+    let rows = tx.process_rows(Verb::Change, params).await?;
+    let Some(row) = rows.first() else { return Err(refused(tx, instance).await?) };
+    let appended = vec![tx.id_value(instance.id()), version.into(), entries.into(), now];
+    tx.process_rows(Verb::ChangeEvents, appended).await?;
+    let version: u64 = row.get("version")?;
+    Ok(instance.stored_as(version, time(row, "created_at_us")?, time(row, "updated_at_us")?))
+}
+
+/// Why a process was not changed.
+async fn refused(tx: &Transaction, instance: &ProcessInstance) -> Result<Error> {
+    let (id, version) = (instance.id(), instance.version());
+    let rows = tx.process_rows(Verb::FindById, vec![tx.id_value(id)]).await?;
+    let Some(stored) = rows.first().map(process_of).transpose()? else { return Ok(no_such_process(id)) };
+    if stored.version() == version {
+        return Ok(instance.illegal(stored.status()));
+    }
+    let text = format!(
+        "process {id} was changed meanwhile: version {version} is stale, {} is stored; nothing was written: read it again",
+        stored.version()
+    );
+    Ok(Error::new(ErrorKind::Conflict, text))
+}
+
+pub(crate) fn no_such_process(id: Uuid) -> Error {
+    let text = format!("no such process: {id}; see `headwater process list`");
+    Error::new(ErrorKind::NoSuchProcess, text)
+}
+
+fn as_json(entries: &[(ProcessChange, ProcessEvent)]) -> String {
+    let fields: Vec<ProcessData> = entries.iter().map(|(_, event)| event.fields()).collect();
+    let entries = entries.iter().zip(&fields).map(|((change, event), fields)| NewEntry {
+        event_type: event.tag(),
+        event: fields.as_str(),
+        status: change.status.map(ProcessStatus::as_str),
+        current_step: change.current_step.as_ref().map(|step| step.as_deref().unwrap_or(NO_STEP)),
+        data: change.data.as_ref().map(|data| data.as_ref().map_or(NO_DATA, ProcessData::as_str)),
+        retries: change.retries,
+    });
+    serde_json::to_string(&entries.collect::<Vec<_>>()).expect("strings and numbers are always JSON")
+}
+
+/// A process with the events of its log, oldest first. Locked until the transaction ends: no other changes it meanwhile.
+pub(crate) async fn load(
+    tx: &Transaction,
+    id: Uuid,
+) -> Result<Option<(ProcessInstance, Vec<(u64, ProcessEvent)>)>> {
+    let rows = tx.process_rows(Verb::Load, vec![tx.id_value(id)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let text: String = row.get("events")?;
+    let mut events: Vec<(u64, String, String)> = serde_json::from_str(&text).map_err(|error| {
+        Error::with_source(
+            ErrorKind::Database,
+            format!("the log of process {id} cannot be read: {error}"),
+            error,
+        )
+    })?;
+    events.sort_unstable_by_key(|(sequence, ..)| *sequence);
+    let events = events.iter().map(|(at, tag, fields)| (*at, ProcessEvent::from_stored(tag, fields)));
+    Ok(Some((process_of(row)?, events.collect())))
+}
+
+/// Reads outside of a transaction, also from a store that cannot be written.
+pub(crate) async fn read(store: &Arc<dyn Store>, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
+    #[cfg(feature = "postgres")]
+    if let Some(postgres) = store.as_postgres() {
+        return postgres.process_rows(verb, params).await;
+    }
+    #[cfg(feature = "sqlite")]
+    if let Some(sqlite) = store.as_sqlite() {
+        return sqlite.process_rows(verb, params).await;
+    }
+    unreachable!("{} has no processes", store.engine())
+}
+
+/// An id as a parameter: a UUID on PostgreSQL, 16 bytes on SQLite.
+pub(crate) fn id_value(id: Uuid, is_sqlite: bool) -> Value {
+    if is_sqlite { Value::Bytes(id.as_bytes().to_vec()) } else { id.into() }
+}
+
+fn id_of(row: &Row, column: &str) -> Result<Uuid> {
+    match row.get::<Value>(column)? {
+        Value::Bytes(bytes) => Uuid::from_slice(&bytes).map_err(|error| unreadable(column, &error)),
+        _ => row.get(column),
+    }
+}
+
+fn time(row: &Row, column: &str) -> Result<Timestamp> {
+    Timestamp::from_microsecond(row.get(column)?).map_err(|error| unreadable(column, &error))
+}
+
+fn unreadable(column: &str, error: &dyn std::fmt::Display) -> Error {
+    let text = format!("a stored value cannot be read: {column}: {error}; run `headwater doctor`");
+    Error::new(ErrorKind::Database, text)
+}
+
+/// A row of a process.
+pub(crate) fn process_of(row: &Row) -> Result<ProcessInstance> {
+    let status = |column: &str| -> Result<Option<ProcessStatus>> {
+        row.get::<Option<String>>(column)?.map(|text| text.parse()).transpose()
+    };
+    let missing = || unreadable("status", &"it is NULL");
+    let state = State {
+        status: status("status")?.ok_or_else(missing)?,
+        paused_in: status("paused_in")?,
+        current_step: row.get("current_step")?,
+        data: row.get::<Option<String>>("data")?.map(ProcessData::stored),
+        retries: row.get("retries")?,
+    };
+    Ok(ProcessInstance::from_stored(StoredProcess {
+        id: id_of(row, "process_id")?,
+        process_type: row.get("process_type")?,
+        business_key: row.get("business_key")?,
+        state,
+        created_at: time(row, "created_at_us")?,
+        updated_at: time(row, "updated_at_us")?,
+        version: row.get("version")?,
+    }))
+}
+
+/// A row of a log.
+pub(crate) fn entry_of(row: &Row) -> Result<ProcessLogEntry> {
+    let (tag, fields): (String, String) = (row.get("event_type")?, row.get("event")?);
+    let text = |column: &str| row.get::<Option<String>>(column);
+    let data = text("data")?.map(|data| (data != NO_DATA).then(|| ProcessData::stored(data)));
+    Ok(ProcessLogEntry {
+        process_id: id_of(row, "process_id")?,
+        sequence: row.get("sequence")?,
+        at: time(row, "at_us")?,
+        event: ProcessEvent::from_stored(&tag, &fields),
+        change: ProcessChange {
+            status: text("status")?.map(|status| status.parse()).transpose()?,
+            current_step: text("current_step")?.map(|step| (step != NO_STEP).then_some(step)),
+            data,
+            retries: row.get("retries")?,
+        },
+    })
+}

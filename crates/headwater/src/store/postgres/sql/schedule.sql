@@ -1,0 +1,10 @@
+-- name: list
+-- Purpose: the scheduled messages of a topic, by their time; without their payloads. Reads only.
+-- Parameters: topic id, at most.
+-- Index: schedule_due.
+SELECT s.deliver_at, s.message_id, s.key, s.message_type, s.content_type, s.headers::text AS headers, s.correlation_id, s.dedup_key,
+       octet_length(s.payload)::bigint AS payload_bytes
+FROM {schema}.schedule s
+WHERE s.topic_id = $1
+ORDER BY s.deliver_at, s.schedule_id
+LIMIT $2
