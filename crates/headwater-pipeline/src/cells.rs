@@ -1,0 +1,1 @@
+//! Cells of a tick as packed columns.
