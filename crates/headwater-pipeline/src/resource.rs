@@ -65,6 +65,39 @@ pub trait Reading: Send + Sync {
     async fn stop(self: Box<Self>, grace: Duration) -> Result<()>;
 }
 
+/// Takes ticks of one run from a durable queue, for a service with its own loop. Leases are extended for as long as the ticks are held.
+#[async_trait]
+pub trait TickQueueReader: Send {
+    /// Gathers ticks until there are `max`, or `at_most` has passed since the first one; `None` if none came in that time. Returns
+    /// sooner with ticks that were delivered before: after a crash they come back alone, and waiting for others would only cost time.
+    ///
+    /// May be dropped at any moment: what was gathered is in the result of the next call.
+    async fn next(&mut self, max: usize, at_most: Duration) -> Result<Option<TickClaims>>;
+
+    /// Ticks in the queue that are not settled.
+    async fn lag(&self) -> Result<u64>;
+
+    /// Claims nothing more, gives back what was gathered and not returned, and returns once all acks are stored.
+    async fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// Ticks in hand. Dropped without an ack they are given back to the queue, at no attempt.
+pub struct TickClaims {
+    /// The ticks as they came: not sorted, possibly some of them twice.
+    pub ticks: Vec<TickData>,
+    /// Whether one of them was delivered before.
+    pub is_redelivered: bool,
+    /// Acks exactly these ticks.
+    pub claim: Box<dyn Claim>,
+}
+
+/// The right to ack messages.
+#[async_trait]
+pub trait Claim: Send {
+    /// To be called once everything made of the messages is durable and announced.
+    async fn ack(self: Box<Self>) -> Result<()>;
+}
+
 /// Reads batch files and metadata.
 #[async_trait]
 pub trait BatchStorageRead: Send + Sync {
