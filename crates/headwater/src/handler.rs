@@ -1,7 +1,7 @@
 //! Handlers: how a member handles messages, and the results it returns.
 //!
 //! A handler is a plain async closure or function, see [`HandlerFn`]. `Ok` acks; any error is a failed attempt and is
-//! retried by the group's policy; [`Retry`], [`Bury`] and [`Skip`] choose another outcome. A panic is a failed attempt
+//! retried by the group's policy; [`Retry`], [`Bury`], [`Skip`] and [`Release`] choose another outcome. A panic is a failed attempt
 //! too. [`Layer`]s run around each call.
 
 use std::fmt;
@@ -319,6 +319,39 @@ impl std::error::Error for Skip {
     }
 }
 
+/// The message was not handled, for a reason outside of it: it is due again at once, and no attempt is counted. For a handler that
+/// has to stop, or whose work was undone with that of others.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// # let headwater = headwater::Headwater::in_memory().await?;
+/// use headwater::{Context, Json, Release};
+///
+/// let release = |_: Json<u64>, context: Context| async move {
+///     assert_eq!(context.attempt(), 1, "no attempt is counted");
+///     Err(Release.into())
+/// };
+/// let mut consumer = headwater.consumer("orders", "email").member("mailer", release).stepwise().await?;
+/// headwater.producer("orders").send(&7).await?;
+/// assert_eq!((consumer.step().await?, consumer.step().await?), (1, 1));
+/// # assert_eq!(consumer.running().health().totals.retried, 0);
+/// # headwater.close().await }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Release;
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("released")
+    }
+}
+
+impl std::error::Error for Release {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&Mark::Release)
+    }
+}
+
 /// A batch handler's verdicts on single messages; messages not named are done.
 #[derive(Debug, Default)]
 pub struct Verdicts(Vec<(Offset, Verdict)>);
@@ -329,7 +362,7 @@ impl Verdicts {
         Verdicts::default()
     }
 
-    /// Marks this message as failed, with any error, [`Retry`], [`Bury`] or [`Skip`].
+    /// Marks this message as failed, with any error, [`Retry`], [`Bury`], [`Skip`] or [`Release`].
     pub fn failed(&mut self, offset: Offset, failure: impl Into<Failure>) {
         self.0.push((offset, failure.into().into_verdict()));
     }
@@ -427,6 +460,7 @@ mod tests {
         assert_eq!(Failure::from(Bury("broken")).into_verdict(), Verdict::Bury("broken".into()));
         assert_eq!(Failure::from(Bury(String::from("torn"))).into_verdict(), Verdict::Bury("torn".into()));
         assert_eq!(Failure::from(Skip).into_verdict(), Verdict::Skip);
+        assert_eq!(Failure::from(Release).into_verdict(), Verdict::Release);
         let retry = Retry::after(Duration::from_secs(3)).because("later");
         assert_eq!(
             Failure::from(retry).into_verdict(),

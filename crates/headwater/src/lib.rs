@@ -119,6 +119,7 @@
 //! | [`Retry::after`] | is retried after that time; counts as an attempt |
 //! | [`Bury`] | becomes a dead letter at once, with the reason |
 //! | [`Skip`] | is done, and counted separately |
+//! | [`Release`] | is due again at once, and counts no attempt |
 //!
 //! A panic and a `timeout` are errors like any other. A payload that cannot be decoded becomes a dead letter at once:
 //! it would fail each time ([`ConsumerBuilder::undecodable`](consumer::ConsumerBuilder::undecodable) chooses otherwise). After 100 burials in a row a
@@ -317,7 +318,7 @@ pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
 pub use groups::Groups;
 #[doc(inline)]
-pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
+pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Release, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, TopicName};

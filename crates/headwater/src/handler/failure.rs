@@ -1,6 +1,6 @@
 //! How an error becomes the outcome of a message.
 //!
-//! `Retry`, `Bury` and `Skip` are errors: they travel through `?`, also inside an `anyhow::Error` or another error that
+//! `Retry`, `Bury`, `Skip` and `Release` are errors: they travel through `?`, also inside an `anyhow::Error` or another error that
 //! keeps its source, and are found in the chain of causes by a mark that each of them ends with.
 
 use std::error::Error;
@@ -14,6 +14,7 @@ use crate::settle::Verdict;
 pub(super) enum Mark {
     Bury,
     Skip,
+    Release,
     RetryAfter(Duration),
 }
 
@@ -22,6 +23,7 @@ impl fmt::Display for Mark {
         f.write_str(match self {
             Mark::Bury => "bury the message",
             Mark::Skip => "skip the message",
+            Mark::Release => "release the message",
             Mark::RetryAfter(_) => "retry the message later",
         })
     }
@@ -36,6 +38,7 @@ pub(super) fn verdict_of(error: &(dyn Error + 'static)) -> Verdict {
         None => Verdict::Failed(text),
         Some(Mark::Bury) => Verdict::Bury(text),
         Some(Mark::Skip) => Verdict::Skip,
+        Some(Mark::Release) => Verdict::Release,
         Some(Mark::RetryAfter(delay)) => Verdict::RetryAfter(delay, text),
     }
 }

@@ -105,6 +105,14 @@ impl Headwater {
         result
     }
 
+    /// Removes everything of this namespace permanently, topics, messages and groups, and closes the handle: the PostgreSQL schema, or
+    /// the SQLite file unless it has tables of other applications. It does not ask which processes use them:
+    /// [`TopicContents::served`](crate::topic::TopicContents::served) shows that.
+    pub async fn drop_namespace(&self) -> Result<()> {
+        self.gates.close();
+        self.store.drop_namespace().await
+    }
+
     /// Closes the connections at once, and what runs on the handle with them: messages that handlers hold are
     /// redelivered, and sends under way may fail. [`Headwater::shutdown`] lets them finish first.
     pub async fn close(&self) -> Result<()> {
