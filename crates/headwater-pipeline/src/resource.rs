@@ -18,6 +18,16 @@ pub trait TopicWriter<T>: Send + Sync {
     async fn send(&self, message: &T, dedup_key: &str) -> Result<()>;
 }
 
+/// Publishes ticks into a queue that persistence empties.
+#[async_trait]
+pub trait TickQueueWriter: Send + Sync {
+    /// Returns once all of them are durable; after an error, or if the call is dropped, any part of them may be. Each has the dedup key
+    /// `{run}/{tick}`, so that sending it again changes nothing.
+    ///
+    /// Waits while more ticks or bytes are pending than the queue allows: this is the back-pressure that holds the source.
+    async fn send_ticks(&self, ticks: Vec<TickData>) -> Result<()>;
+}
+
 /// Delivers messages of one type to a handler until it is stopped.
 #[async_trait]
 pub trait TopicReader<T>: Send + Sync {
