@@ -9,6 +9,7 @@ use async_trait::async_trait;
 
 use crate::contracts::{BatchInfo, MetadataInfo, RunInfo, SimulationMetadata, TickData, TickDataBatch};
 use crate::error::Result;
+use crate::indexer::Indexer;
 use crate::world::World;
 
 /// Publishes messages of one type.
@@ -25,7 +26,7 @@ pub trait TickQueueWriter: Send + Sync {
     /// `{run}/{tick}`, so that sending it again changes nothing.
     ///
     /// Waits while more ticks or bytes are pending than the queue allows: this is the back-pressure that holds the source.
-    async fn send_ticks(&self, ticks: Vec<TickData>) -> Result<()>;
+    async fn send_ticks(&self, ticks: &[TickData]) -> Result<()>;
 }
 
 /// Delivers messages of one type to a handler until it is stopped.
@@ -71,8 +72,18 @@ pub trait Reading: Send + Sync {
     /// Messages that the group has not settled.
     async fn lag(&self) -> Result<u64>;
 
+    /// The offset up to which the group has settled every message: what a service returned on them is stored.
+    async fn settled_up_to(&self) -> Result<i64>;
+
     /// Claims nothing more, waits for running calls up to `grace`, and returns once what they returned is stored.
     async fn stop(self: Box<Self>, grace: Duration) -> Result<()>;
+}
+
+/// Messages in an earlier stage of a run: what they become is still to be announced.
+#[async_trait]
+pub trait Backlog: Send + Sync {
+    /// How many are not settled.
+    async fn lag(&self) -> Result<u64>;
 }
 
 /// Takes ticks of one run from a durable queue, for a service with its own loop. Leases are extended for as long as the ticks are held.
@@ -193,6 +204,8 @@ pub trait RunDirectory: Send + Sync {
 
 /// What an indexer needs of one run. A binding serves this run only; an indexer that follows runs opens new ones.
 pub struct IndexerBindings {
+    /// Prepares its schema and flushes ticks of this run.
+    pub indexer: Arc<dyn Indexer>,
     /// Batches to index.
     pub batches: Arc<dyn TopicReader<BatchInfo>>,
     /// The group that reads them, for the idempotency table.
@@ -203,6 +216,8 @@ pub struct IndexerBindings {
     pub metadata: Arc<dyn MetadataRead>,
     /// Where batches that are done are known, if configured.
     pub tracker: Option<Arc<dyn IdempotencyTracker>>,
+    /// The tick queue: a run that has ended is finished only once its ticks are announced.
+    pub upstream: Option<Arc<dyn Backlog>>,
     /// Closes all of it, newest first.
     pub closer: Box<dyn Closer>,
 }
@@ -212,6 +227,58 @@ pub struct IndexerBindings {
 pub trait BindIndexer: Send + Sync {
     /// Refused for a blank run id.
     async fn bind(&self, run: &RunInfo) -> Result<IndexerBindings>;
+}
+
+/// What the metadata indexer needs of one run.
+pub struct MetadataIndexerBindings {
+    /// Metadata to index.
+    pub announcements: Arc<dyn TopicReader<MetadataInfo>>,
+    /// Where the metadata file is.
+    pub storage: Arc<dyn BatchStorageRead>,
+    /// Where it is written.
+    pub index: Arc<dyn MetadataWrite>,
+    /// The metadata queue.
+    pub upstream: Option<Arc<dyn Backlog>>,
+    /// Closes all of it, newest first.
+    pub closer: Box<dyn Closer>,
+}
+
+/// What the persistence of ticks needs of one run.
+pub struct PersistenceBindings {
+    /// Ticks to write.
+    pub ticks: Box<dyn TickQueueReader>,
+    /// Where files are written.
+    pub storage: Arc<dyn BatchStorageWrite>,
+    /// Where they are announced.
+    pub announcements: Arc<dyn TopicWriter<BatchInfo>>,
+    /// Closes all of it, newest first.
+    pub closer: Box<dyn Closer>,
+}
+
+/// What the persistence of metadata needs of one run.
+pub struct MetadataPersistenceBindings {
+    /// Metadata to write.
+    pub metadata: Arc<dyn TopicReader<SimulationMetadata>>,
+    /// Where the file is written.
+    pub storage: Arc<dyn BatchStorageWrite>,
+    /// Where it is announced.
+    pub announcements: Arc<dyn TopicWriter<MetadataInfo>>,
+    /// Closes all of it, newest first.
+    pub closer: Box<dyn Closer>,
+}
+
+/// Opens the bindings of a run for any service: `B` is one of the structs above.
+#[async_trait]
+pub trait Bind<B>: Send + Sync {
+    /// Refused for a blank run id.
+    async fn bind(&self, run: &RunInfo) -> Result<B>;
+}
+
+#[async_trait]
+impl<T: BindIndexer + ?Sized> Bind<IndexerBindings> for T {
+    async fn bind(&self, run: &RunInfo) -> Result<IndexerBindings> {
+        BindIndexer::bind(self, run).await
+    }
 }
 
 /// Ends bindings.
