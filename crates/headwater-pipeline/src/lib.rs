@@ -9,6 +9,7 @@ pub mod cells;
 pub mod contracts;
 mod error;
 pub mod health;
+pub mod indexer;
 pub mod resource;
 pub mod service;
 pub mod world;

@@ -1,0 +1,83 @@
+//! What is counted, by name.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident $field:ident,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// All of them, in the order of the enum.
+            pub const ALL: [Counter; [$(Counter::$variant),*].len()] = [$(Counter::$variant),*];
+
+            /// The name in health: `ticks_flushed`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Counter::$variant => stringify!($field),)*
+                }
+            }
+
+            /// The name of the metric: `headwater_pipeline_ticks_flushed`.
+            pub fn metric(self) -> &'static str {
+                match self {
+                    $(Counter::$variant => concat!("headwater_pipeline_", stringify!($field)),)*
+                }
+            }
+        }
+
+        /// Counts since the start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Counts {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Counts {
+            /// The count of one.
+            pub fn get(&self, counter: Counter) -> u64 {
+                match counter {
+                    $(Counter::$variant => self.$field,)*
+                }
+            }
+
+            pub(super) fn get_mut(&mut self, counter: Counter) -> &mut u64 {
+                match counter {
+                    $(Counter::$variant => &mut self.$field,)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Ticks in files that were written and announced.
+    TicksPersisted ticks_persisted,
+    /// Batches written: files by persistence, flushes by a binding of the index.
+    BatchesWritten batches_written,
+    /// Bytes of files, or of rows.
+    BytesWritten bytes_written,
+    /// Announcements that failed and were repeated.
+    NotificationsFailed notifications_failed,
+    /// Batches whose ticks are all committed.
+    BatchesProcessed batches_processed,
+    /// Ticks committed; a tick that is committed twice counts twice.
+    TicksFlushed ticks_flushed,
+    /// Cells committed with them.
+    CellsWritten cells_written,
+    /// Batches that were known to be done.
+    BatchesSkipped batches_skipped,
+    /// Writes that failed.
+    WriteErrors write_errors,
+    /// Reads that failed.
+    ReadErrors read_errors,
+    /// Batches given up by an attempt: redelivered or buried.
+    BatchesFailed batches_failed,
+    /// Batches that became dead letters.
+    BatchesBuried batches_buried,
+    /// Leases that had moved on before their ack.
+    LeasesLost leases_lost,
+}
