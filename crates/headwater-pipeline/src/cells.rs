@@ -19,9 +19,10 @@ mod compression;
 mod decode;
 mod varint;
 
+use compression::Codec;
+pub(crate) use compression::decompressed;
 pub use compression::{Compression, LEVEL_DEFAULT};
 pub use decode::{decode, decode_within, find, visit};
-use compression::Codec;
 
 /// The version of blobs that this program writes, and the only one that it reads.
 pub const BLOB_VERSION: u8 = 1;
@@ -80,7 +81,8 @@ pub fn encode(cells: &[Cell], compression: Compression) -> Bytes {
 
 /// The same, and how many cells the blob has: `cell_count` of a tick.
 pub fn encode_counted(cells: &[Cell], compression: Compression) -> (Bytes, u64) {
-    let is_ready = cells.is_sorted_by(|a, b| a.flat_index < b.flat_index) && !cells.iter().any(Cell::is_empty);
+    let is_ready =
+        cells.is_sorted_by(|a, b| a.flat_index < b.flat_index) && !cells.iter().any(Cell::is_empty);
     if is_ready {
         return encode_ready(cells, compression);
     }
@@ -192,7 +194,10 @@ impl<'b> Header<'b> {
         }
         let Some(codec) = Codec::from_number(codec) else {
             let known = "this program knows 0 (none) and 1 (zstd)";
-            return Err(Error::permanent(ErrorCode::DecodeFailed, format!("cells of codec {codec}: {known}")));
+            return Err(Error::permanent(
+                ErrorCode::DecodeFailed,
+                format!("cells of codec {codec}: {known}"),
+            ));
         };
         let mut content = rest;
         let raw_bytes = varint::take(&mut content).ok_or_else(|| damaged("the header ends early"))?;

@@ -5,13 +5,21 @@
 //!        \-> metadata queue -> metadata persistence -> metadata file + metadata topic -> metadata indexer -/
 //! ```
 
+mod backoff;
 pub mod cells;
+pub mod claim_check;
 pub mod contracts;
 mod error;
 pub mod health;
+pub mod index;
 pub mod indexer;
 pub mod resource;
+pub mod run_id;
 pub mod service;
+pub mod source;
+pub mod storage;
+pub mod tidepool;
 pub mod world;
 
 pub use error::{Error, ErrorCode, Result};
+pub use run_id::RunId;

@@ -82,7 +82,8 @@ impl World {
     pub fn new(sizes: &[u64], topology: Topology) -> Result<Self> {
         if sizes.is_empty() || sizes.len() > DIMENSIONS_MAX {
             let count = sizes.len();
-            let rule = format!("environment.dimensions has {count} entries: 1 to {DIMENSIONS_MAX} are allowed");
+            let rule =
+                format!("environment.dimensions has {count} entries: 1 to {DIMENSIONS_MAX} are allowed");
             return Err(Error::invalid(rule));
         }
         let mut strides = Coordinates::zero(sizes.len());
@@ -95,10 +96,11 @@ impl World {
             }
             strides.values[axis] = cells;
             // Databases have signed 64-bit integers only.
-            cells = cells.checked_mul(size).filter(|cells| i64::try_from(*cells).is_ok()).ok_or_else(|| {
-                let rule = format!("the product must be at most {}", i64::MAX);
-                Error::invalid(format!("environment.dimensions {}: {rule}", shape(sizes)))
-            })?;
+            cells =
+                cells.checked_mul(size).filter(|cells| i64::try_from(*cells).is_ok()).ok_or_else(|| {
+                    let rule = format!("the product must be at most {}", i64::MAX);
+                    Error::invalid(format!("environment.dimensions {}: {rule}", shape(sizes)))
+                })?;
         }
         Ok(World { sizes: Coordinates::new(sizes), strides, topology, cells })
     }
@@ -106,7 +108,10 @@ impl World {
     /// The world of a run.
     pub fn from_metadata(metadata: &SimulationMetadata) -> Result<Self> {
         let environment = metadata.environment.as_ref().ok_or_else(|| {
-            Error::invalid(format!("metadata of run {:?} has no environment: one is expected", metadata.run_id))
+            Error::invalid(format!(
+                "metadata of run {:?} has no environment: one is expected",
+                metadata.run_id
+            ))
         })?;
         World::from_environment(environment)
     }

@@ -62,10 +62,20 @@ fn no_cells_are_no_bytes() {
 
 #[test]
 fn sparse_only() {
-    let mixed = [cell(9, 1, 0, 0, 0), cell(4, 0, 0, 0, 0), cell(2, 0, -5, 0, 0), cell(9, 2, 0, 0, 0), cell(3, 0, 0, 0, 1)];
+    let mixed = [
+        cell(9, 1, 0, 0, 0),
+        cell(4, 0, 0, 0, 0),
+        cell(2, 0, -5, 0, 0),
+        cell(9, 2, 0, 0, 0),
+        cell(3, 0, 0, 0, 1),
+    ];
     let (blob, count) = encode_counted(&mixed, Compression::NONE);
     let expected = [cell(2, 0, -5, 0, 0), cell(3, 0, 0, 0, 1), cell(9, 1, 0, 0, 0)];
-    assert_eq!((decode(&blob).unwrap(), count), (expected.to_vec(), 3), "sorted, the first of equal ones, no empty one");
+    assert_eq!(
+        (decode(&blob).unwrap(), count),
+        (expected.to_vec(), 3),
+        "sorted, the first of equal ones, no empty one"
+    );
     assert_eq!(encode(&expected, Compression::NONE), blob, "the same cells are the same bytes");
 }
 
@@ -75,7 +85,7 @@ fn the_format_of_version_1_is_these_bytes() {
     let cells = [cell(2, 1, -1, 300, 0), cell(3, 2, -1, 300, 0), cell(9, 3, -1, 300, 0)];
     let written = [
         1, 0, 21, // version, codec none, 21 bytes
-        3, // cells
+        3,  // cells
         4, 1, 2, 1, 6, // flat indexes as differences
         4, 1, 1, 2, 3, // types
         2, 0, 1, // one value for all, zigzag

@@ -52,7 +52,11 @@ impl Region {
     pub fn contains(&self, coordinates: &[u64]) -> bool {
         coordinates.len() == self.lower.len()
             && self.bounds().zip(coordinates).all(|((lower, upper), &value)| {
-                if lower <= upper { (lower..=upper).contains(&value) } else { value >= lower || value <= upper }
+                if lower <= upper {
+                    (lower..=upper).contains(&value)
+                } else {
+                    value >= lower || value <= upper
+                }
             })
     }
 

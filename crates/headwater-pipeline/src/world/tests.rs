@@ -58,7 +58,8 @@ fn dimensions_1_to_4_of_ten() {
 
 #[test]
 fn coordinates_round_trip() {
-    for (sizes, topology) in [(vec![7], Topology::Torus), (vec![3, 4, 5], Topology::Bounded), (vec![2; 8], Topology::Torus)]
+    for (sizes, topology) in
+        [(vec![7], Topology::Torus), (vec![3, 4, 5], Topology::Bounded), (vec![2; 8], Topology::Torus)]
     {
         let world = World::new(&sizes, topology).unwrap();
         for index in 0..world.cells() {
@@ -99,7 +100,9 @@ fn unsound_shapes_are_refused_by_field_value_and_rule() {
     assert_eq!(refused(&[], "TORUS"), "environment.dimensions has 0 entries: 1 to 8 are allowed");
     assert!(refused(&[2; 9], "TORUS").contains("9 entries"));
     assert_eq!(refused(&[5, 0], "TORUS"), "environment.dimensions[1].size 0: at least 1 is expected");
-    assert!(refused(&[1 << 32, 1 << 31], "TORUS").contains("4294967296x2147483648: the product must be at most"));
+    assert!(
+        refused(&[1 << 32, 1 << 31], "TORUS").contains("4294967296x2147483648: the product must be at most")
+    );
     assert!(refused(&[u64::MAX], "TORUS").contains("at most 9223372036854775807"));
     assert!(refused(&[u64::MAX, 3, u64::MAX], "TORUS").contains("product"));
     assert_eq!(refused(&[3], "SPHERE"), "environment.topology \"SPHERE\": TORUS or BOUNDED is expected");
@@ -119,9 +122,15 @@ fn a_region_of_a_torus_wraps_around_and_one_of_a_bounded_world_does_not() {
     let torus = World::new(&[100, 200], Topology::Torus).unwrap();
     let corner = torus.region(&[(90, 9), (5, 5)]).unwrap();
     assert_eq!((corner.extent(0), corner.extent(1), corner.cells()), (20, 1, 20));
-    for (coordinates, inside) in
-        [([90, 5], true), ([99, 5], true), ([0, 5], true), ([9, 5], true), ([10, 5], false), ([89, 5], false), ([95, 6], false)]
-    {
+    for (coordinates, inside) in [
+        ([90, 5], true),
+        ([99, 5], true),
+        ([0, 5], true),
+        ([9, 5], true),
+        ([10, 5], false),
+        ([89, 5], false),
+        ([95, 6], false),
+    ] {
         assert_eq!(corner.contains(&coordinates), inside, "{coordinates:?}");
         let index = torus.flat_index(&coordinates).unwrap();
         assert_eq!(torus.region_has(&corner, index).unwrap(), inside);
