@@ -54,6 +54,10 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Ticks that the source published; a tick that is published twice counts twice.
+    TicksPublished ticks_published,
+    /// Checkpoints that the source wrote.
+    CheckpointsWritten checkpoints_written,
     /// Ticks in files that were written and announced.
     TicksPersisted ticks_persisted,
     /// Batches written: files by persistence, flushes by a binding of the index.
@@ -80,4 +84,14 @@ counters! {
     BatchesBuried batches_buried,
     /// Leases that had moved on before their ack.
     LeasesLost leases_lost,
+    /// Messages that a binding published.
+    MessagesSent messages_sent,
+    /// Messages that a binding handed to its service; a redelivered one counts again.
+    MessagesReceived messages_received,
+    /// Messages that are done.
+    MessagesDone messages_done,
+    /// Messages of a type or with bytes that are not understood: dead letters.
+    MessagesUndecodable messages_undecodable,
+    /// Messages taken from an owner that did not settle them in time.
+    StuckReassigned stuck_reassigned,
 }
