@@ -267,18 +267,11 @@ pub struct MetadataPersistenceBindings {
     pub closer: Box<dyn Closer>,
 }
 
-/// Opens the bindings of a run for any service: `B` is one of the structs above.
+/// Opens the bindings of a run for a service that is no batch indexer: `B` is one of the structs above.
 #[async_trait]
 pub trait Bind<B>: Send + Sync {
     /// Refused for a blank run id.
     async fn bind(&self, run: &RunInfo) -> Result<B>;
-}
-
-#[async_trait]
-impl<T: BindIndexer + ?Sized> Bind<IndexerBindings> for T {
-    async fn bind(&self, run: &RunInfo) -> Result<IndexerBindings> {
-        BindIndexer::bind(self, run).await
-    }
 }
 
 /// Ends bindings.
