@@ -88,9 +88,12 @@ impl Error {
         Error::permanent(ErrorCode::InvalidConfiguration, message)
     }
 
-    /// An error of a store, under the code of what was done with it.
+    /// An error of a store, under the code of what was done with it. A full disk is waited out too, and so is a commit with an unknown
+    /// result: every publish here has a dedup key, and repeated settlements change nothing.
     pub fn from_store(code: ErrorCode, error: &headwater::Error) -> Self {
-        Error { code, message: error.to_string(), is_transient: error.is_retryable() }
+        use headwater::ErrorKind::{CommitUnknown, StorageFull};
+        let is_transient = error.is_retryable() || matches!(error.kind(), CommitUnknown | StorageFull);
+        Error { code, message: error.to_string(), is_transient }
     }
 
     /// What kind of error it is.

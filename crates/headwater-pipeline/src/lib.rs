@@ -6,20 +6,29 @@
 //! ```
 
 mod backoff;
+pub mod bindings;
 pub mod cells;
 pub mod claim_check;
+pub mod config;
 pub mod contracts;
+pub mod control;
 mod error;
+mod follow;
 pub mod health;
 pub mod index;
 pub mod indexer;
+pub mod manager;
+pub mod persistence;
 pub mod resource;
 pub mod run_id;
+pub mod runs;
 pub mod service;
 pub mod source;
 pub mod storage;
+pub mod testing;
 pub mod tidepool;
 pub mod world;
 
+pub use config::Config;
 pub use error::{Error, ErrorCode, Result};
 pub use run_id::RunId;

@@ -88,7 +88,7 @@ pub trait Backlog: Send + Sync {
 
 /// Takes ticks of one run from a durable queue, for a service with its own loop. Leases are extended for as long as the ticks are held.
 #[async_trait]
-pub trait TickQueueReader: Send {
+pub trait TickQueueReader: Send + Sync {
     /// Gathers ticks until there are `max`, or `at_most` has passed since the first one; `None` if none came in that time. Returns
     /// sooner with ticks that were delivered before: after a crash they come back alone, and waiting for others would only cost time.
     ///
