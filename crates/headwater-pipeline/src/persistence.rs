@@ -136,7 +136,7 @@ impl Persistence {
     }
 
     /// Whether no tick of the run can come any more: a run is ended after its last tick is in the queue.
-    async fn is_finished(&self, run_id: &str, ticks: &dyn TickQueueReader) -> bool {
+    async fn is_finished(&self, run_id: &str, ticks: &mut dyn TickQueueReader) -> bool {
         if !self.follower.has_ended(run_id).await {
             return false;
         }

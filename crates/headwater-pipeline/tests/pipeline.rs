@@ -6,3 +6,15 @@ mod source;
 mod claim_check;
 #[path = "pipeline/storage.rs"]
 mod storage;
+#[path = "pipeline/buffering.rs"]
+mod buffering;
+#[path = "pipeline/indexer.rs"]
+mod indexer;
+#[path = "pipeline/persistence.rs"]
+mod persistence;
+#[path = "pipeline/running.rs"]
+mod running;
+#[path = "pipeline/index.rs"]
+mod index;
+#[path = "pipeline/query.rs"]
+mod query;

@@ -85,10 +85,9 @@ impl Idempotency {
     }
 
     async fn mark(&self, settled_up_to: i64) {
-        let acked: Vec<_> = {
+        let acked: VecDeque<(i64, String)> = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let (acked, later): (Vec<_>, VecDeque<_>) =
-                waiting.drain(..).partition(|(offset, _)| *offset <= settled_up_to);
+            let (acked, later) = waiting.drain(..).partition(|(offset, _)| *offset <= settled_up_to);
             *waiting = later;
             acked
         };
