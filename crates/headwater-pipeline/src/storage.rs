@@ -138,7 +138,7 @@ impl FileStorage {
             Put::Created => Ok(()),
             Put::Exists(there) if there == bytes => Ok(()),
             Put::Exists(there)
-                if SimulationMetadata::decode(there).is_ok_and(|found| found.run_id == run_id) =>
+                if SimulationMetadata::decode(there.clone()).is_ok_and(|found| found.run_id == run_id) =>
             {
                 let rule = "metadata are written once, and other content is refused";
                 Err(Error::permanent(

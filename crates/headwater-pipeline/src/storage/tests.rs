@@ -13,7 +13,7 @@ fn tick(tick_number: i64) -> TickData {
         run_id: RUN.into(),
         tick_number,
         cell_count: 3,
-        cells: Bytes::from(vec![u8::try_from(tick_number % 251).expect("small"); 1_000]),
+        cells: Bytes::from(vec![u8::try_from(tick_number.rem_euclid(251)).expect("small"); 1_000]),
         organisms: vec![organism],
         ..TickData::default()
     }
