@@ -129,7 +129,8 @@ impl TidepoolSource {
         }
         // One more is made while this one waits and another is being published.
         let (sender, groups) = mpsc::channel(1);
-        let ((), published) = tokio::join!(self.make(tidepool, sender, stop.clone()), self.publish(groups, stop));
+        let ((), published) =
+            tokio::join!(self.make(tidepool, sender, stop.clone()), self.publish(groups, stop));
         published
     }
 

@@ -33,7 +33,7 @@ pub use config::Config;
 pub use synthetic::Synthetic;
 
 /// Below it a thread costs more than it saves.
-const ORGANISMS_PER_THREAD_MIN: usize = 1_024;
+const ORGANISMS_PER_THREAD_MIN: usize = 512;
 /// Streams of random numbers that are no organism's: ids begin at 1 and are handed out one by one.
 const FOOD_STREAM: u64 = 0;
 const START_STREAM: u64 = u64::MAX;
@@ -113,10 +113,13 @@ impl Tidepool {
             };
             // Random places first; in a full world the first that is free.
             let mut random_places = (0..100).map(|_| random.below(self.grid.len() as u64) as usize);
-            let origin = random_places.find(|at| free(*at)).or_else(|| (0..self.grid.len()).find(|at| free(*at)));
+            let origin =
+                random_places.find(|at| free(*at)).or_else(|| (0..self.grid.len()).find(|at| free(*at)));
             let Some(origin) = origin else {
                 let (organisms, cells) = (self.config.organisms, self.grid.len());
-                return Err(Error::invalid(format!("organisms of Tidepool: {organisms} have no room in {cells} cells")));
+                return Err(Error::invalid(format!(
+                    "organisms of Tidepool: {organisms} have no room in {cells} cells"
+                )));
             };
             let direction = random.below(u64::from(self.grid.directions())) as u8;
             let organism = Organism {
@@ -211,8 +214,13 @@ impl Tidepool {
         let mut intents = mem::take(&mut self.intents);
         intents.clear();
         let Tidepool { organisms, grid, living, config, tick, .. } = self;
-        let view =
-            View { seed: config.seed, tick: *tick, fork_energy: config.fork_energy, grid, living: living.as_slice() };
+        let view = View {
+            seed: config.seed,
+            tick: *tick,
+            fork_energy: config.fork_energy,
+            grid,
+            living: living.as_slice(),
+        };
         let threads = (organisms.len() / ORGANISMS_PER_THREAD_MIN).clamp(1, config.threads);
         if threads == 1 {
             let all = organisms.iter_mut().enumerate();
@@ -251,7 +259,9 @@ impl Tidepool {
                 }
             }
             Action::Write(value) => {
-                if self.claim(intent.cell, intent.id) {
+                // Its own data, too; its own code it cannot damage.
+                let is_data = self.grid.get(intent.cell).kind == DATA;
+                if self.claim(intent.cell, if is_data { intent.id } else { 0 }) {
                     let marker = self.organisms[intent.index].generation as u8;
                     self.grid.set(intent.cell, Molecule { kind: DATA, marker, value, owner: intent.id });
                 }
@@ -282,8 +292,8 @@ impl Tidepool {
         let mut random = Random::new(self.config.seed, self.tick, intent.id);
         let (program, mutations) = self.copy(intent.index, &mut random);
         let cells = (0..program.len()).map(|n| self.grid.nth(intent.cell, n)).collect::<Option<Vec<_>>>();
-        // Beyond the end of a bounded world there is no room.
-        let Some(cells) = cells else { return };
+        // There is no room beyond the end of a bounded world, and none for a program longer than the world.
+        let Some(cells) = cells.filter(|cells| cells.len() <= self.grid.len()) else { return };
         // Claimed one by one: what was claimed before the one that is refused stays claimed in this tick, for no organism.
         if !cells.iter().all(|cell| self.claim(*cell, 0)) {
             return;
@@ -344,7 +354,8 @@ impl Tidepool {
         let (tick, age_max) = (self.tick, self.config.age_max);
         let departed_before = self.departed.len();
         self.departed.extend(
-            self.organisms.extract_if(.., |organism| organism.energy <= 0 || tick - organism.birth_tick >= age_max),
+            self.organisms
+                .extract_if(.., |organism| organism.energy <= 0 || tick - organism.birth_tick >= age_max),
         );
         let dead = self.departed.len() - departed_before;
         if dead > 0 {

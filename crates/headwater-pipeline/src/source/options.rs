@@ -42,7 +42,9 @@ impl SourceOptions {
     /// Refuses what is out of range, by name.
     pub fn validate(&self) -> Result<()> {
         if self.checkpoint_directory.as_os_str().is_empty() {
-            return Err(Error::invalid("checkpoint_directory is missing, expected a directory for checkpoints"));
+            return Err(Error::invalid(
+                "checkpoint_directory is missing, expected a directory for checkpoints",
+            ));
         }
         let at_least_1 = [
             ("ticks", self.ticks.unwrap_or(1)),

@@ -35,20 +35,26 @@ impl Tidepool {
             .map_err(|error| damaged(checkpoint, format!("has a bad configuration: {error}")))?;
         if !config.continues(&made_with) {
             let run_id = &checkpoint.run_id;
-            let message = format!("checkpoint of run {run_id} was made with another configuration of Tidepool");
+            let message =
+                format!("checkpoint of run {run_id} was made with another configuration of Tidepool");
             return Err(Error::invalid(message));
         }
         let mut tidepool = Tidepool::empty(config)?;
-        let cells = cells::decode(&checkpoint.cells).map_err(|error| damaged(checkpoint, error.to_string()))?;
+        let cells =
+            cells::decode(&checkpoint.cells).map_err(|error| damaged(checkpoint, error.to_string()))?;
         tidepool.grid.occupy(&cells).map_err(|error| damaged(checkpoint, error.to_string()))?;
         let organisms = |stored: &[TidepoolOrganism], grid: &Grid| {
             let organisms = stored.iter().map(|stored| Organism::from_stored(stored, grid)).collect();
-            Option::<Vec<Organism>>::ok_or_else(organisms, || damaged(checkpoint, "has a bad organism".into()))
+            Option::<Vec<Organism>>::ok_or_else(organisms, || {
+                damaged(checkpoint, "has a bad organism".into())
+            })
         };
         tidepool.organisms = organisms(&checkpoint.organisms, &tidepool.grid)?;
         tidepool.departed = organisms(&checkpoint.departed, &tidepool.grid)?;
         tidepool.living.extend(tidepool.organisms.iter().map(|organism| organism.id));
-        if !tidepool.living.is_sorted_by(|a, b| a < b) || tidepool.living.last() >= Some(&checkpoint.next_organism_id) {
+        if !tidepool.living.is_sorted_by(|a, b| a < b)
+            || tidepool.living.last() >= Some(&checkpoint.next_organism_id)
+        {
             return Err(damaged(checkpoint, "has organisms out of order".into()));
         }
         // The text of the first start: metadata published again must be the same.

@@ -68,10 +68,10 @@ impl Default for Config {
             age_max: 5_000,
             mutation_rate: 0.005,
             program_length_max: 64,
-            food_at_start: 0.05,
-            food_rate: 0.000_5,
-            food_energy: 40,
-            remains_energy: 2,
+            food_at_start: 0.2,
+            food_rate: 0.001,
+            food_energy: 60,
+            remains_energy: 3,
             threads: 1,
             compression: Compression::default(),
         }
@@ -88,12 +88,12 @@ impl Config {
         check("seed", self.seed, 0, i64::MAX as u64, "")?;
         check("sampling_interval", self.sampling_interval, 1, i64::MAX as u64, "")?;
         check("organisms", self.organisms, 1, cells / ancestor, "")?;
-        check("organisms_max", self.organisms_max, self.organisms, cells, "")?;
+        check("organisms_max", self.organisms_max, self.organisms, CELLS_MAX, "")?;
         check("energy", self.energy, 1, ENERGY_MAX, "")?;
         check("fork_energy", self.fork_energy, 1, ENERGY_MAX, "")?;
         check("age_max", self.age_max, 1, i64::MAX as u64, "")?;
         check("mutation_rate", self.mutation_rate, 0.0, 1.0, "")?;
-        check("program_length_max", u64::from(self.program_length_max), ancestor, cells.min(4_096), "")?;
+        check("program_length_max", u64::from(self.program_length_max), ancestor, 4_096, "")?;
         check("food_at_start", self.food_at_start, 0.0, 1.0, "")?;
         check("food_rate", self.food_rate, 0.0, 1.0, "")?;
         check("food_energy", self.food_energy, 1, ENERGY_MAX, "")?;
@@ -153,7 +153,10 @@ mod compression_settings {
         level: Option<i64>,
     }
 
-    pub(super) fn serialize<S: Serializer>(compression: &Compression, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        compression: &Compression,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let level = compression.level();
         let codec = level.map(|_| "zstd".to_owned());
         Settings { enabled: Some(level.is_some()), codec, level: level.map(i64::from) }.serialize(serializer)
@@ -171,8 +174,10 @@ mod tests {
 
     #[test]
     fn defaults_and_resolved_configuration_round_trip() {
-        let config: Config = toml::from_str("seed = 7\ndimensions = [20, 30]\ntopology = \"bounded\"\ncompression = { enabled = false }\n")
-            .expect("a configuration");
+        let config: Config = toml::from_str(
+            "seed = 7\ndimensions = [20, 30]\ntopology = \"bounded\"\ncompression = { enabled = false }\n",
+        )
+        .expect("a configuration");
         assert_eq!((config.seed, config.organisms_max), (7, 1_000));
         let world = config.validate().expect("valid");
         assert_eq!(world.cells(), 600);

@@ -151,7 +151,9 @@ mod tests {
             let sizes: Vec<u64> = (0..dimensions as u64).map(|axis| 3 + axis).collect();
             let (torus, bounded) = (grid(&sizes, Topology::Torus), grid(&sizes, Topology::Bounded));
             assert_eq!(usize::from(torus.directions()), 2 * dimensions);
-            for (at, direction) in (0..torus.len()).flat_map(|at| (0..torus.directions()).map(move |d| (at, d))) {
+            for (at, direction) in
+                (0..torus.len()).flat_map(|at| (0..torus.directions()).map(move |d| (at, d)))
+            {
                 let axis = usize::from(direction / 2);
                 let step = i64::from(torus.vector(direction)[axis]);
                 let moved = torus.coordinates(at)[axis] as i64 + step;

@@ -15,7 +15,7 @@ pub(super) enum Operation {
     Sense,
     /// Takes the molecule ahead for its energy, unless a living organism owns it.
     Eat,
-    /// Puts the register as data ahead, unless another living organism owns that cell.
+    /// Puts the register as data ahead, unless a living organism owns that cell; its own data it may replace.
     Write,
     /// Turns by the register: directions are numbered, two per dimension.
     Turn,

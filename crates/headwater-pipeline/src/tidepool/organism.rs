@@ -125,7 +125,7 @@ impl Organism {
         Some(Intent { energy: self.energy, id: self.id, index, cell, action })
     }
 
-    /// The instruction in the world; what is not code any more does nothing.
+    /// The instruction in the world; what is not code does nothing.
     fn instruction(&self, grid: &Grid) -> Instruction {
         let molecule = grid.nth(self.origin, usize::from(self.counter)).map(|at| grid.get(at));
         Instruction::decode(molecule.filter(|molecule| molecule.kind == CODE).map_or(0, |code| code.value))

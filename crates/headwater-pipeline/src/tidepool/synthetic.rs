@@ -102,7 +102,8 @@ impl Synthetic {
             let from = self.occupied[n];
             let direction = self.random.below(u64::from(self.grid.directions())) as u8;
             let mut moved = self.grid.get(from);
-            let to = self.grid.neighbour(from, direction).filter(|to| self.grid.get(*to) == Molecule::default());
+            let to =
+                self.grid.neighbour(from, direction).filter(|to| self.grid.get(*to) == Molecule::default());
             if to.is_none() {
                 moved.value = instruction::value_from_bits(self.random.next());
             }
@@ -152,11 +153,18 @@ mod tests {
                 assert_eq!(tick.organisms.len(), 10);
             }
             for pair in ticks.windows(2) {
-                let [before, after] = [&pair[0], &pair[1]].map(|tick| cells::decode(&tick.cells).expect("cells"));
-                let kept = after.iter().filter(|cell| before.binary_search_by_key(&cell.flat_index, |c| c.flat_index)
-                    .is_ok_and(|at| before[at] == **cell));
+                let [before, after] =
+                    [&pair[0], &pair[1]].map(|tick| cells::decode(&tick.cells).expect("cells"));
+                let kept = after.iter().filter(|cell| {
+                    before
+                        .binary_search_by_key(&cell.flat_index, |c| c.flat_index)
+                        .is_ok_and(|at| before[at] == **cell)
+                });
                 let changed = expected - kept.count() as u64;
-                assert!(changed <= expected / 50 && (changed > 0 || expected == 0), "{changed} of {expected}");
+                assert!(
+                    changed <= expected / 50 && (changed > 0 || expected == 0),
+                    "{changed} of {expected}"
+                );
             }
         }
         assert!(Synthetic::new(&world, f64::NAN, 3, Compression::default()).is_err());

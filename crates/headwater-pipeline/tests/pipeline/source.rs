@@ -86,7 +86,13 @@ impl TopicWriter<SimulationMetadata> for Queue {
 }
 
 fn config() -> Config {
-    Config { dimensions: vec![20, 20], organisms: 5, organisms_max: 60, food_rate: 0.005, ..Config::default() }
+    Config {
+        dimensions: vec![20, 20],
+        organisms: 5,
+        organisms_max: 60,
+        food_rate: 0.005,
+        ..Config::default()
+    }
 }
 
 fn options(directory: &Path) -> SourceOptions {
@@ -355,7 +361,8 @@ async fn stop_does_not_wait_for_a_queue_that_takes_nothing() {
 async fn ticks_per_second_are_limited() {
     let directory = tempfile::tempdir().expect("a directory");
     let queue = Arc::new(Queue::default());
-    let limited = SourceOptions { ticks: Some(60), ticks_per_second: Some(200.0), ..options(directory.path()) };
+    let limited =
+        SourceOptions { ticks: Some(60), ticks_per_second: Some(200.0), ..options(directory.path()) };
     let begun = Instant::now();
     run(&source(&queue, limited)).await.expect("complete");
     // 60 at 200 per second; the wait after the last group is part of it.
@@ -394,7 +401,8 @@ async fn checkpoint_that_cannot_be_written_does_not_stop_the_source() {
     let source = source(&queue, options(&below));
     let (_stopper, stop) = Stop::new();
     let obstruct = async {
-        eventually("second send", || queue.numbers().len() == 10 && queue.is_waiting.load(Ordering::Acquire)).await;
+        eventually("second send", || queue.numbers().len() == 10 && queue.is_waiting.load(Ordering::Acquire))
+            .await;
         // A file in the place of the directory.
         std::fs::remove_dir_all(&below).expect("removed");
         std::fs::write(&below, "in the way").expect("written");
