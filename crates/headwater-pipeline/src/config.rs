@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use document::{Document, Table};
+use document::{Document, Located, Table};
 use headwater::store::{SqlitePath, StoreUrl};
 
 use crate::error::{Error, Result};
@@ -111,6 +111,12 @@ impl Config {
         }
         self.services.retain(|service| names.contains(&service.name));
         Ok(self)
+    }
+
+    /// The binding of a URI, for programs that bind resources themselves.
+    pub fn binding(&self, uri: &str) -> Result<Binding> {
+        let place = Place { file: "URI".to_owned(), line: 1 };
+        Binding::parse(&Located { value: uri.to_owned(), place, path: "binding".to_owned() }, &self.resources)
     }
 
     /// A resource by its name: every binding's exists.

@@ -13,10 +13,12 @@ use crate::resource::{RunDirectory, TopicWriter};
 
 mod directory;
 mod drop;
+mod open;
 mod store;
 
 pub use directory::Directory;
 pub use drop::{RunContents, TopicContents};
+pub use open::OpenRun;
 pub(crate) use store::{RunStore, RunStores};
 
 /// The topic in which runs are registered.
@@ -83,6 +85,11 @@ impl Runs {
     /// The runs as one service sees them: each service has its own.
     pub async fn directory(&self) -> Result<Directory> {
         Directory::open(&self.base).await
+    }
+
+    /// Opens the topics of a run, for programs that bind resources themselves. The process counts as a user of the run until this is closed.
+    pub async fn open_run(&self, run: &RunInfo) -> Result<OpenRun> {
+        OpenRun::open(&self.stores, run).await
     }
 
     /// The stores of runs that this process has open.

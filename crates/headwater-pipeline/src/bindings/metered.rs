@@ -47,15 +47,22 @@ impl<T> Metered<T> {
             self.binding.health().count(errors, 1);
         }
         if let Some(index) = &self.pool {
-            let pool = index.pool();
-            self.binding.health().set_pool(PoolFigures {
-                active: pool.active as u64,
-                idle: pool.idle as u64,
-                total: pool.total as u64,
-                waiting: pool.waiting as u64,
-            });
+            self.binding.set_pool(index);
         }
         answer
+    }
+}
+
+impl BindingHandle {
+    /// Records how busy the connections of an index are.
+    pub(crate) fn set_pool(&self, index: &Index) {
+        let pool = index.pool();
+        self.health().set_pool(PoolFigures {
+            active: pool.active as u64,
+            idle: pool.idle as u64,
+            total: pool.total as u64,
+            waiting: pool.waiting as u64,
+        });
     }
 }
 

@@ -161,24 +161,6 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// A list of whole numbers in a range.
-    pub(super) fn numbers(&mut self, name: &'static str, range: RangeInclusive<u64>) -> Result<Option<Located<Vec<u64>>>> {
-        let Some(found) = self.find(name) else { return Ok(None) };
-        let (low, high) = (range.start(), range.end());
-        let form = format!("a list of whole numbers from {low} to {high}, as [100, 100]");
-        let numbers = found.value.as_array().and_then(|array| {
-            let number = |value: &Spanned<DeValue<'_>>| {
-                let number = value.get_ref().as_integer()?;
-                u64::from_str_radix(number.as_str(), number.radix()).ok().filter(|number| range.contains(number))
-            };
-            array.iter().map(number).collect::<Option<Vec<u64>>>()
-        });
-        match numbers {
-            Some(value) => Ok(Some(Located { value, place: found.place, path: found.path })),
-            None => Err(found.refuse(expected(&form, found.value))),
-        }
-    }
-
     /// A number, also with a fraction, in a range.
     pub(super) fn fraction(&mut self, name: &'static str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         let Some(found) = self.find(name) else { return Ok(None) };
