@@ -18,3 +18,19 @@ mod running;
 mod index;
 #[path = "pipeline/query.rs"]
 mod query;
+#[path = "pipeline/scene.rs"]
+mod scene;
+#[path = "pipeline/bindings.rs"]
+mod bindings;
+#[path = "pipeline/ticks.rs"]
+mod ticks;
+#[path = "pipeline/config.rs"]
+mod config;
+#[path = "pipeline/runs.rs"]
+mod runs;
+#[path = "pipeline/manager.rs"]
+mod manager;
+#[path = "pipeline/environment.rs"]
+mod environment;
+#[path = "pipeline/drill.rs"]
+mod drill;

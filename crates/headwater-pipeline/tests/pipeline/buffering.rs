@@ -141,7 +141,7 @@ async fn crash_between_flush_and_ack() {
     let runs = Arc::new(pipeline.runs.clone());
     let doomed = start(BatchIndexer::new("environment", runs, bind, options()).expect("valid"));
     committed.notified().await;
-    assert_eq!(run.batches.acked(), []);
+    assert_eq!(run.batches.acked(), [0_i64; 0]);
     doomed.kill().await;
     run.batches.crash();
 

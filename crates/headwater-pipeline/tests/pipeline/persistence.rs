@@ -45,7 +45,7 @@ impl TopicWriter<BatchInfo> for AfterFile {
     async fn send(&self, message: &BatchInfo, dedup_key: &str) -> Result<()> {
         assert_eq!(dedup_key, message.storage_key);
         assert!(self.run.storage.files().contains_key(&message.storage_key), "the file is there");
-        assert_eq!(self.run.ticks.acked(), [], "no tick is acked before");
+        assert_eq!(self.run.ticks.acked(), [0_i64; 0], "no tick is acked before");
         self.announced.fetch_add(1, Ordering::Relaxed);
         self.run.batches.send(message, dedup_key).await
     }
