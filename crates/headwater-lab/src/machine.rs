@@ -91,6 +91,18 @@ pub(crate) fn cpu_time_of(pids: &[u32]) -> Duration {
     pids.iter().map(|pid| of_process(*pid).unwrap_or_default()).sum()
 }
 
+/// Processor time used so far by threads of this process that have this name.
+pub(crate) fn cpu_time_of_thread(name: &str) -> Duration {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        if read("comm").trim_end() == name {
+            nanoseconds += first_number(&read("schedstat"));
+        }
+    }
+    Duration::from_nanos(nanoseconds)
+}
+
 /// Memory of this process that is in use right now.
 pub(crate) fn resident_bytes() -> Result<u64> {
     memory_of("self", "VmRSS:")
@@ -114,9 +126,13 @@ fn of_process(pid: u32) -> Result<Duration> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).context("reading processor time")? {
         let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        nanoseconds += text.split(' ').next().and_then(|first| first.parse::<u64>().ok()).unwrap_or_default();
+        nanoseconds += first_number(&text);
     }
     Ok(Duration::from_nanos(nanoseconds))
+}
+
+fn first_number(text: &str) -> u64 {
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
 /// How often per second 4 KiB can be appended and synced to disk: the limit of everything durable.
@@ -183,6 +199,20 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(cpu_time(&[]).unwrap() > before);
+    }
+
+    #[test]
+    fn time_of_a_named_thread_is_found() {
+        let spin = || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(30) {
+                std::hint::spin_loop();
+            }
+            (cpu_time_of_thread("spinner"), cpu_time_of_thread("no such one"))
+        };
+        let thread = std::thread::Builder::new().name("spinner".into()).spawn(spin).unwrap();
+        let (own, none) = thread.join().unwrap();
+        assert!(own > Duration::ZERO && none == Duration::ZERO);
     }
 
     #[test]

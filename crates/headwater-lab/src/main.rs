@@ -1,11 +1,13 @@
 //! The lab: benchmarks beside peers in one run, the soak that counts every message, checks of running consumers, the
-//! readiness of fan-out, what chaos must not break, what neighbours must not slow down, and relays to real brokers.
+//! readiness of fan-out, what chaos must not break, what neighbours must not slow down, relays to real brokers, and the
+//! pipeline.
 
 mod bench;
 mod beside;
 mod chaos;
 mod check;
 mod machine;
+mod pipeline;
 mod readiness;
 mod relay;
 mod runtime;
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos, neighbours and relays.
+/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos, neighbours, relays and the pipeline.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -40,6 +42,8 @@ enum Command {
     Beside(beside::BesideArgs),
     /// Judges relays to Kafka, RabbitMQ and NATS: rates, outages, killed relays, exactly once.
     Relay(relay::RelayArgs),
+    /// Judges the pipeline: indexing rates, size, queries, and services that are killed.
+    Pipeline(pipeline::PipelineArgs),
     /// One process of a soak or a check.
     #[command(hide = true)]
     RuntimeChild(check::ChildArgs),
@@ -61,6 +65,7 @@ async fn main() -> ExitCode {
         Command::Chaos(args) => until_interrupted(chaos::run(args)).await,
         Command::Beside(args) => until_interrupted(beside::run(args)).await,
         Command::Relay(args) => until_interrupted(relay::run(args)).await,
+        Command::Pipeline(args) => until_interrupted(pipeline::run(args)).await,
         Command::RuntimeChild(args) => check::child::run_child(args).await.map(|()| true),
     };
     match outcome {

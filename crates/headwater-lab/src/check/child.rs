@@ -19,6 +19,7 @@ use super::publish::{self, Pace};
 use crate::beside::{self, BesideJob};
 use crate::chaos::{ChaosJob, run_job};
 use crate::machine::resident_bytes;
+use crate::pipeline::{self, PipelineJob};
 use crate::relay::{self, RelayJob};
 use crate::soak::history::now_us;
 use crate::soak::{MemberJob, run_member};
@@ -68,6 +69,8 @@ pub(crate) enum Job {
     Beside(BesideJob),
     /// A relay that is killed.
     Relay(RelayJob),
+    /// An indexer or a service of a pipeline.
+    Pipeline(PipelineJob),
     /// Prints when the handler of each message starts and ends.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
@@ -108,6 +111,8 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
     let job = match serde_json::from_str(&args.job)? {
         // It reads more from its input than the end.
         Job::Member(job) => return run_member(&args.store, job).await,
+        // It opens namespaces of the store itself.
+        Job::Pipeline(job) => return pipeline::run_job(&args.store, job, end_requested()?).await,
         job => job,
     };
     let mut end = end_requested()?;
@@ -157,7 +162,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             backfill(&headwater, &pace).await?;
             return Ok(headwater.close().await?);
         }
-        Job::Member(_) => unreachable!("it has run already"),
+        Job::Member(_) | Job::Pipeline(_) => unreachable!("it has run already"),
         Job::Wait { topics, groups } => wait(&headwater, topics, groups).await?,
         Job::Ledger(job) => vec![keep_ledger(&headwater, &job).await?],
         Job::Numbered { topic, group } => vec![number(&headwater, &topic, &group).await?],

@@ -1,0 +1,267 @@
+//! A small crash drill with real processes: a service of each kind is killed while a run is made. `headwater-lab pipeline --only drill`
+//! is the large one.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use headwater::{Headwater, OpenOptions};
+use headwater_pipeline::index::{Index, IndexOptions};
+use headwater_pipeline::tidepool::{self, Tidepool};
+use headwater_pipeline::{Config, Pipeline, RunId};
+
+const TICKS: i64 = 400;
+/// The environment of a process of the drill: its service, and where everything is.
+const SERVICE: &str = "HEADWATER_DRILL_SERVICE";
+const STORE: &str = "HEADWATER_DRILL_STORE";
+const DIRECTORY: &str = "HEADWATER_DRILL_DIRECTORY";
+/// Each in a process of its own; those that are there twice compete.
+const SERVICES: [&str; 7] =
+    ["source", "persistence-1", "persistence-2", "environment-1", "environment-2", "metadata-persistence", "metadata-indexer"];
+/// Who is killed once how many ticks are indexed.
+const KILLS: [(i64, &str); 5] =
+    [(20, "persistence-1"), (80, "environment-1"), (140, "source"), (200, "metadata-indexer"), (260, "persistence-2")];
+const FINISHED_WITHIN: Duration = Duration::from_secs(60);
+
+fn text(run_id: &RunId) -> String {
+    let mut text = format!(
+        r#"
+[pipeline]
+store = "${{{STORE}}}"
+run_id = "{run_id}"
+[control]
+listen = "127.0.0.1:0"
+[resources]
+tick-queue = {{ type = "queue", pending_max = 40 }}
+metadata-queue = {{ type = "queue" }}
+batch-topic = {{ type = "topic" }}
+metadata-topic = {{ type = "topic" }}
+files = {{ type = "storage", url = "${{{DIRECTORY}}}/files" }}
+index = {{ type = "index" }}
+[services.metadata-indexer]
+type = "metadata-indexer"
+resources = {{ announcements = "topic-read:metadata-topic?group=metadata", storage = "storage-read:files", index = "db-meta-write:index" }}
+[services.metadata-persistence]
+type = "metadata-persistence"
+resources = {{ metadata = "queue-in:metadata-queue", storage = "storage-write:files", announcements = "topic-write:metadata-topic" }}
+[services.source]
+type = "tidepool"
+ticks = {TICKS}
+checkpoint_directory = "${{{DIRECTORY}}}"
+checkpoint_every = 30
+publish_ticks_max = 10
+tidepool = {{ dimensions = [12, 12], organisms = 2, organisms_max = 4 }}
+resources = {{ ticks = "queue-out:tick-queue", metadata = "queue-out:metadata-queue" }}
+"#
+    );
+    for instance in 1..=2 {
+        text += &format!(
+            r#"
+[services.persistence-{instance}]
+type = "persistence"
+batch_size = 20
+batch_timeout_ms = 50
+resources = {{ ticks = "queue-in:tick-queue", storage = "storage-write:files", batches = "topic-write:batch-topic" }}
+[services.environment-{instance}]
+type = "environment-indexer"
+insert_batch_size = 30
+flush_timeout_ms = 50
+metadata_poll_interval_ms = 20
+resources = {{ batches = "topic-read:batch-topic?group=environment", storage = "storage-read:files", metadata = "db-meta-read:index", index = "db-env-write:index" }}
+"#
+        );
+    }
+    text
+}
+
+/// One process of the drill: runs a service until it ends by itself, or until its input ends with the drill.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process of the drill, which starts it"]
+async fn service() {
+    let name = std::env::var(SERVICE).expect("started by the drill");
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    let file = Path::new(&std::env::var(DIRECTORY).expect("a directory")).join("pipeline.toml");
+    let config = Config::from_file(&file).expect("a configuration").only(&[name]).expect("a service");
+    let pipeline = Pipeline::from_config(config).start().await.expect("started");
+    pipeline.finished().await.expect("finished");
+    pipeline.stop().await.expect("stopped");
+}
+
+/// The processes. Killed with their value.
+struct Crew<'p> {
+    place: &'p Place,
+    processes: Vec<(&'static str, Option<Child>)>,
+}
+
+impl<'p> Crew<'p> {
+    fn start(place: &'p Place) -> Self {
+        std::fs::write(place.directory.path().join("pipeline.toml"), text(&place.run_id)).expect("written");
+        let mut crew = Crew { place, processes: Vec::new() };
+        crew.processes = SERVICES.map(|service| (service, Some(crew.process(service)))).into();
+        crew
+    }
+
+    fn process(&self, service: &str) -> Child {
+        let program = std::env::current_exe().expect("this program");
+        Command::new(program)
+            .args(["--exact", "drill::service", "--ignored", "--quiet"])
+            .env(SERVICE, service)
+            .env(STORE, &self.place.store)
+            .env(DIRECTORY, self.place.directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a process")
+    }
+
+    /// Kills the process of a service and starts another one.
+    fn kill(&mut self, service: &str) {
+        let at = self.processes.iter().position(|(name, _)| *name == service).expect("one of the services");
+        let mut process = self.processes[at].1.take().expect("not ended yet");
+        assert_eq!(process.try_wait().expect("a process"), None, "{service} ended before it was killed");
+        process.kill().expect("killed");
+        process.wait().expect("ended");
+        self.processes[at].1 = Some(self.process(service));
+    }
+
+    /// Waits until each service has finished the run.
+    fn finish(mut self) {
+        let deadline = Instant::now() + FINISHED_WITHIN;
+        for (service, process) in &mut self.processes {
+            let process = process.as_mut().expect("not ended yet");
+            let status = loop {
+                match process.try_wait().expect("a process") {
+                    Some(status) => break status,
+                    None => assert!(Instant::now() < deadline, "{service} has not finished the run"),
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            assert!(status.success(), "{service}: {status}");
+        }
+    }
+}
+
+impl Drop for Crew<'_> {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().filter_map(|(_, process)| process.as_mut()) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Where a drill has its store, its files and its index.
+struct Place {
+    directory: tempfile::TempDir,
+    store: String,
+    index: String,
+    run_id: RunId,
+}
+
+impl Place {
+    fn sqlite() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().display();
+        let (store, index) = (format!("sqlite:{path}/pipeline.db"), format!("sqlite:{path}"));
+        Place { directory, store, index, run_id: RunId::generate() }
+    }
+
+    /// `None`, with a printed notice, where no server is given, and a failure where nothing may be skipped.
+    fn postgres() -> Option<Self> {
+        let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
+            let required = ["HEADWATER_TEST_REQUIRE_ALL", "CI"].iter().any(|name| std::env::var_os(name).is_some());
+            assert!(!required, "HEADWATER_TEST_POSTGRES is not set, and nothing may be skipped");
+            println!("skipped: HEADWATER_TEST_POSTGRES is not set");
+            return None;
+        };
+        let run_id = RunId::generate();
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let store = format!("{url}{separator}namespace=drill_{}", run_id.as_str().trim_start_matches("run_"));
+        let directory = tempfile::tempdir().expect("a directory");
+        Some(Place { directory, index: url, store, run_id })
+    }
+
+    async fn namespace(&self) -> Headwater {
+        let options = OpenOptions::default().namespace(self.run_id.as_str()).create(false).maintenance(false);
+        Headwater::open_with(&self.store, options).await.expect("the run")
+    }
+
+    /// Removes what is on a server; a directory is removed by itself.
+    async fn leave(self, index: Index) {
+        index.remove().await.expect("removed");
+        self.namespace().await.drop_namespace().await.expect("removed");
+        let base = Headwater::open(&self.store).await.expect("the base namespace");
+        base.drop_namespace().await.expect("removed");
+    }
+}
+
+/// Waits until so many ticks are indexed.
+async fn until_indexed(index: &Index, ticks: i64) {
+    let deadline = Instant::now() + FINISHED_WITHIN;
+    loop {
+        // The file may be created at this moment.
+        let range = index.tick_range().await.unwrap_or_default();
+        if range.is_some_and(|(_, last)| last >= ticks) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "tick {ticks} is not indexed; the index has {range:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Each tick is there once, with the bytes of a world that no crash has touched.
+async fn assert_complete(index: &Index, run_id: &RunId) {
+    let ticks = index.ticks(0..=i64::MAX, TICKS as u64 + 1).await.expect("ticks");
+    assert_eq!(ticks, (0..TICKS).collect::<Vec<_>>());
+    let config = tidepool::Config { dimensions: vec![12, 12], organisms: 2, organisms_max: 4, ..tidepool::Config::default() };
+    let mut world = Tidepool::new(config).expect("a world");
+    for tick in ticks {
+        let expected = world.capture(run_id.as_str(), 0);
+        let stored = index.stored(tick, None).await.expect("read").expect("indexed");
+        assert_eq!(stored.blobs, [expected.cells], "tick {tick}");
+        world.step();
+    }
+}
+
+/// Nothing is left to do in any topic.
+async fn assert_settled(place: &Place) {
+    let headwater = place.namespace().await;
+    headwater.topics().advance_heads().await.expect("advanced");
+    for topic in headwater.topics().list().await.expect("topics") {
+        for group in headwater.store().subscriptions(&topic.topic.name).await.expect("groups") {
+            let open = (group.lag, group.leased, group.waiting, group.dead_letters);
+            assert_eq!(open, (0, 0, 0, 0), "group {} of {}", group.group, topic.topic.name);
+        }
+    }
+    headwater.close().await.expect("closed");
+}
+
+async fn drill(place: Place) {
+    let index = Index::open(&place.index, place.run_id.as_str(), &IndexOptions::default()).expect("an index");
+    let mut crew = Crew::start(&place);
+    for (ticks, service) in KILLS {
+        until_indexed(&index, ticks).await;
+        crew.kill(service);
+    }
+    until_indexed(&index, TICKS - 1).await;
+    crew.finish();
+    assert_complete(&index, &place.run_id).await;
+    assert_settled(&place).await;
+    place.leave(index).await;
+}
+
+#[tokio::test]
+async fn killed_services_lose_and_double_nothing_on_sqlite() {
+    drill(Place::sqlite()).await;
+}
+
+#[tokio::test]
+async fn killed_services_lose_and_double_nothing_on_postgres() {
+    if let Some(place) = Place::postgres() {
+        drill(place).await;
+    }
+}
