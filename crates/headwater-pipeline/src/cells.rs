@@ -8,13 +8,20 @@
 //! raw     number of cells (varint) | 5 columns: flat index, type, value, owner, marker
 //! column  length in bytes (varint) | form (1 byte) | content
 //! ```
-//! Form 0 is one varint, the value of every cell; form 1 is one varint per cell. Flat indexes rise and are stored as differences,
-//! always in form 1; values are zigzag. No cells are no bytes at all.
+//! The forms of a column, of which the smallest is taken that is fast to read:
+//! - 0: one varint, the value of every cell
+//! - 1: one varint per cell
+//! - 2: one byte per cell
+//! - 3: two bytes per cell, the low ones of all cells first
+//!
+//! The column of flat indexes has the first one, and then for each cell how many empty ones are before it; it is never of form 0. Molecule
+//! values are zigzag. No cells are no bytes at all.
 
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorCode, Result};
 
+mod column;
 mod compression;
 mod decode;
 mod varint;
@@ -31,11 +38,6 @@ pub const RAW_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// The columns of a cell.
 const COLUMNS: usize = 5;
-/// A column with one value for all cells.
-const FORM_CONSTANT: u8 = 0;
-/// A column with one varint per cell.
-const FORM_VARINTS: u8 = 1;
-
 /// One cell that is not empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cell {
@@ -98,49 +100,21 @@ fn encode_ready(cells: &[Cell], compression: Compression) -> (Bytes, u64) {
     if cells.is_empty() {
         return (Bytes::new(), 0);
     }
-    // Most varints have one byte; a longer column grows the buffer once.
-    let mut raw = Vec::with_capacity(16 + cells.len() * (COLUMNS + 1));
+    let mut raw = Vec::with_capacity(32 + cells.len() * COLUMNS * 2);
     varint::put(&mut raw, cells.len() as u64);
-    let mut before = 0;
-    put_column(&mut raw, cells.len(), FORM_VARINTS, |column| {
-        for cell in cells {
-            varint::put(column, cell.flat_index - before);
-            before = cell.flat_index;
-        }
+    let mut values = Vec::with_capacity(cells.len());
+    let mut next = 0;
+    column::put(&mut raw, &mut values, false, cells, |cell| {
+        let empty = cell.flat_index - next;
+        // The last one may be the largest number.
+        next = cell.flat_index.wrapping_add(1);
+        empty
     });
-    put_values(&mut raw, cells, |cell| u64::from(cell.molecule_type));
-    put_values(&mut raw, cells, |cell| varint::zigzag(cell.molecule_value));
-    put_values(&mut raw, cells, |cell| cell.owner_id);
-    put_values(&mut raw, cells, |cell| u64::from(cell.marker));
+    column::put(&mut raw, &mut values, true, cells, |cell| u64::from(cell.molecule_type));
+    column::put(&mut raw, &mut values, true, cells, |cell| varint::zigzag(cell.molecule_value));
+    column::put(&mut raw, &mut values, true, cells, |cell| cell.owner_id);
+    column::put(&mut raw, &mut values, true, cells, |cell| u64::from(cell.marker));
     (wrap(&raw, compression), cells.len() as u64)
-}
-
-/// A column of values, as one if all are equal.
-fn put_values(raw: &mut Vec<u8>, cells: &[Cell], value_of: impl Fn(&Cell) -> u64) {
-    let first = value_of(&cells[0]);
-    if cells.iter().all(|cell| value_of(cell) == first) {
-        put_column(raw, 1, FORM_CONSTANT, |column| varint::put(column, first));
-    } else {
-        put_column(raw, cells.len(), FORM_VARINTS, |column| {
-            for cell in cells {
-                varint::put(column, value_of(cell));
-            }
-        });
-    }
-}
-
-/// The length stands in front of the content but is known after it. A guess by the number of values is right for most columns; where
-/// it is not, the content moves by the difference.
-fn put_column(raw: &mut Vec<u8>, values: usize, form: u8, put: impl FnOnce(&mut Vec<u8>)) {
-    let begin = raw.len();
-    let guessed = varint::len(values as u64 + 1);
-    raw.resize(begin + guessed, 0);
-    raw.push(form);
-    put(raw);
-    let length = (raw.len() - begin - guessed) as u64;
-    let mut prefix = Vec::with_capacity(varint::BYTES_MAX);
-    varint::put(&mut prefix, length);
-    raw.splice(begin..begin + guessed, prefix);
 }
 
 /// The blob of raw columns.

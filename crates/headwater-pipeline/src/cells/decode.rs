@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use super::column::{BLOCK, Column};
 use super::compression::{Codec, decompressed};
 use super::varint::{self, unzigzag};
-use super::{COLUMNS, Cell, FORM_CONSTANT, FORM_VARINTS, Header, RAW_BYTES_MAX, damaged};
+use super::{COLUMNS, Cell, Header, RAW_BYTES_MAX, damaged};
 use crate::error::{Error, ErrorCode, Result};
 
 /// All cells of a blob, flat indexes rising. Damaged bytes, an unknown version or codec and more than [`RAW_BYTES_MAX`] bytes are errors.
@@ -18,8 +19,9 @@ pub fn decode_within(blob: &[u8], raw_bytes_max: u64) -> Result<Vec<Cell>> {
         let mut columns = Columns::open(raw)?;
         // Open has compared the number with the length of a column.
         let mut cells = Vec::with_capacity(columns.left);
-        while let Some(cell) = columns.next()? {
-            cells.push(cell);
+        let mut block = Block::default();
+        while columns.read(&mut block)? {
+            cells.extend(block.cells());
         }
         Ok(cells)
     })
@@ -48,8 +50,9 @@ pub fn visit(
 ) -> Result<()> {
     with_raw(blob, raw_bytes_max, |raw| {
         let mut columns = Columns::open(raw)?;
-        while let Some(cell) = columns.next()? {
-            if visitor(cell).is_break() {
+        let mut block = Block::default();
+        while columns.read(&mut block)? {
+            if block.cells().try_for_each(&mut visitor).is_break() {
                 break;
             }
         }
@@ -102,116 +105,89 @@ pub(super) fn with_raw<T>(
 struct Columns<'r> {
     /// Cells that were not read yet.
     left: usize,
-    /// The last flat index.
-    before: Option<u64>,
-    indexes: &'r [u8],
-    values: [Values<'r>; COLUMNS - 1],
+    /// The lowest flat index that the next cell may have; `None` after the largest number.
+    lowest: Option<u64>,
+    columns: [Column<'r>; COLUMNS],
 }
 
-/// A column other than the first.
-#[derive(Clone, Copy)]
-enum Values<'r> {
-    Constant(u64),
-    Varints(&'r [u8]),
+/// The next cells, column by column.
+struct Block {
+    count: usize,
+    values: [[u64; BLOCK]; COLUMNS],
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Block { count: 0, values: [[0; BLOCK]; COLUMNS] }
+    }
 }
 
 impl<'r> Columns<'r> {
     fn open(raw: &'r [u8]) -> Result<Self> {
+        let mut columns = [Column::Constant(0); COLUMNS];
         if raw.is_empty() {
-            let values = [Values::Constant(0); COLUMNS - 1];
-            return Ok(Columns { left: 0, before: None, indexes: &[], values });
+            return Ok(Columns { left: 0, lowest: Some(0), columns });
         }
         let mut rest = raw;
         let count = varint::take(&mut rest).ok_or_else(|| damaged("the number of cells ends early"))?;
-        let (FORM_VARINTS, indexes) = take_column(&mut rest)? else {
-            return Err(damaged("flat indexes in another form than varints"));
-        };
-        // Each has a byte at least. So memory for cells is taken only if as many bytes were there.
-        let left = usize::try_from(count).ok().filter(|count| (1..=indexes.len()).contains(count));
-        let left = left.ok_or_else(|| {
-            damaged(format_args!("{count} cells in {} bytes of flat indexes", indexes.len()))
-        })?;
-        let mut values = [Values::Constant(0); COLUMNS - 1];
-        for column in &mut values {
-            *column = Values::open(take_column(&mut rest)?)?;
+        for column in &mut columns {
+            *column = Column::take(&mut rest)?;
         }
         if !rest.is_empty() {
             return Err(damaged(format_args!("{} bytes after the last column", rest.len())));
         }
-        Ok(Columns { left, before: None, indexes, values })
+        // A flat index has a byte at least. So memory for cells is taken only if as many bytes were there.
+        let most = columns[0].values_max().unwrap_or(0);
+        let left = usize::try_from(count).ok().filter(|count| (1..=most).contains(count));
+        let left = left.ok_or_else(|| damaged(format_args!("{count} cells and {most} flat indexes")))?;
+        Ok(Columns { left, lowest: Some(0), columns })
     }
 
-    #[inline]
-    fn next(&mut self) -> Result<Option<Cell>> {
-        if self.left == 0 {
-            return self.end();
+    /// Reads the next cells; false after the last, when all columns must be used up.
+    fn read(&mut self, block: &mut Block) -> Result<bool> {
+        block.count = self.left.min(BLOCK);
+        self.left -= block.count;
+        if block.count == 0 {
+            return match self.columns.iter().all(Column::is_used_up) {
+                true => Ok(false),
+                false => Err(damaged("a column has more values than there are cells")),
+            };
         }
-        let cell = self.read().ok_or_else(|| damaged("a column has fewer, larger or unordered values"))?;
-        self.left -= 1;
-        Ok(Some(cell))
+        for (column, values) in self.columns.iter_mut().zip(&mut block.values) {
+            let read = column.read(&mut values[..block.count]);
+            read.ok_or_else(|| damaged("a column has fewer values than there are cells"))?;
+        }
+        let [indexes, types, _, _, markers] = &mut block.values;
+        self.add_up(&mut indexes[..block.count])
+            .ok_or_else(|| damaged("a flat index is above the largest number"))?;
+        let above =
+            |values: &[u64; BLOCK]| values[..block.count].iter().fold(0, |any, value| any | value) >> 32;
+        if above(types) | above(markers) != 0 {
+            return Err(damaged("a type or marker has more than 32 bits"));
+        }
+        Ok(true)
     }
 
-    /// `None` if the columns are not sound.
-    #[inline]
-    fn read(&mut self) -> Option<Cell> {
-        let step = varint::take(&mut self.indexes)?;
-        let flat_index = match self.before {
-            None => step,
-            // A step of 0 would be the same cell again.
-            Some(before) => before.checked_add(step).filter(|_| step > 0)?,
-        };
-        self.before = Some(flat_index);
-        let [molecule_type, molecule_value, owner_id, marker] = &mut self.values;
-        Some(Cell {
-            flat_index,
-            molecule_type: u32::try_from(molecule_type.take()?).ok()?,
-            molecule_value: unzigzag(molecule_value.take()?),
-            owner_id: owner_id.take()?,
-            marker: u32::try_from(marker.take()?).ok()?,
+    /// From numbers of empty cells to flat indexes.
+    fn add_up(&mut self, indexes: &mut [u64]) -> Option<()> {
+        for index in indexes {
+            *index = self.lowest?.checked_add(*index)?;
+            self.lowest = index.checked_add(1);
+        }
+        Some(())
+    }
+}
+
+impl Block {
+    #[allow(clippy::cast_possible_truncation, reason = "types and markers were checked when they were read")]
+    fn cells(&self) -> impl ExactSizeIterator<Item = Cell> + '_ {
+        let [indexes, types, values, owners, markers] = &self.values;
+        (0..self.count.min(BLOCK)).map(|at| Cell {
+            flat_index: indexes[at],
+            molecule_type: types[at] as u32,
+            molecule_value: unzigzag(values[at]),
+            owner_id: owners[at],
+            marker: markers[at] as u32,
         })
     }
-
-    /// After the last cell all columns must be used up.
-    fn end(&self) -> Result<Option<Cell>> {
-        let is_used_up = |values: &Values<'_>| match values {
-            Values::Constant(_) => true,
-            Values::Varints(bytes) => bytes.is_empty(),
-        };
-        if self.indexes.is_empty() && self.values.iter().all(is_used_up) {
-            return Ok(None);
-        }
-        Err(damaged("a column has more values than there are cells"))
-    }
-}
-
-impl<'r> Values<'r> {
-    fn open((form, mut content): (u8, &'r [u8])) -> Result<Self> {
-        match form {
-            FORM_VARINTS => Ok(Values::Varints(content)),
-            FORM_CONSTANT => match (varint::take(&mut content), content) {
-                (Some(value), []) => Ok(Values::Constant(value)),
-                _ => Err(damaged("a column of one value has another length")),
-            },
-            other => Err(damaged(format_args!("a column of form {other}"))),
-        }
-    }
-
-    #[inline]
-    fn take(&mut self) -> Option<u64> {
-        match self {
-            Values::Constant(value) => Some(*value),
-            Values::Varints(bytes) => varint::take(bytes),
-        }
-    }
-}
-
-/// The form and the content of the next column.
-fn take_column<'r>(rest: &mut &'r [u8]) -> Result<(u8, &'r [u8])> {
-    let length = varint::take(rest).and_then(|length| usize::try_from(length).ok());
-    let column = length.and_then(|length| rest.split_at_checked(length));
-    let Some((&[form, ref content @ ..], after)) = column else {
-        return Err(damaged("a column ends early"));
-    };
-    *rest = after;
-    Ok((form, content))
 }

