@@ -30,7 +30,7 @@ mod single_blob;
 mod sqlite;
 mod strategy;
 
-pub(crate) use environment::{PAGE_TICKS, place};
+pub(crate) use environment::place;
 pub use organisms::{ANCESTORS_MAX, Organism};
 pub use strategy::{
     STRATEGY_DEFAULT, StorageStrategy, StoredTick, Strategies, StrategySettings, TILE_SIZE_DEFAULT,

@@ -6,6 +6,9 @@ mod source;
 mod claim_check;
 #[path = "pipeline/storage.rs"]
 mod storage;
+#[cfg(feature = "aws")]
+#[path = "pipeline/s3.rs"]
+mod s3;
 #[path = "pipeline/buffering.rs"]
 mod buffering;
 #[path = "pipeline/indexer.rs"]

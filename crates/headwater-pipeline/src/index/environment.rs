@@ -15,7 +15,7 @@ use crate::resource::{EnvironmentWrite, MetadataRead};
 use crate::world::{Region, World};
 
 /// Ticks that are read at a time where a query walks over many.
-pub(crate) const PAGE_TICKS: u64 = 32;
+const PAGE_TICKS: u64 = 32;
 
 #[async_trait]
 impl EnvironmentWrite for Index {

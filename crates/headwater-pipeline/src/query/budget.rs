@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(second.status(), 503);
         assert_eq!(second.headers()["retry-after"], "1");
         drop(first);
-        budget.take(3 * UNIT_BYTES).unwrap();
+        drop(budget.take(3 * UNIT_BYTES).unwrap());
         assert_eq!(budget.take(11 * UNIT_BYTES).unwrap_err().into_response().status(), 503);
     }
 }

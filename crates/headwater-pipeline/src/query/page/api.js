@@ -36,9 +36,12 @@ function element(name, attributes = {}, ...children) {
 
 const number = new Intl.NumberFormat('en');
 
-/** A colour that is far from those of neighbouring numbers: hues in steps of the golden angle. */
+/** The hues of the first numbers, which differ for colour-blind eyes too. */
+const HUES = [208, 32, 152, 330, 52, 188, 268, 4];
+
+/** Later hues are in steps of the golden angle, far from those of neighbouring numbers. */
 function hueOf(n) {
-  return (n * 137.508) % 360;
+  return n <= HUES.length ? HUES[n - 1] : (n * 137.508) % 360;
 }
 
 /** Hue, saturation and lightness to red, green and blue, each 0 to 255. */

@@ -46,6 +46,7 @@ async function openRun(run, tick = null) {
   byId('live').checked = tick === null && !isOver(run);
   showRun();
   closeInspector();
+  showHover(null);
   try {
     state.metadata = await request(pathOf(run.run_id) + '/metadata');
   } catch (problem) {
@@ -124,7 +125,7 @@ async function show(tick) {
     view.organisms = organisms.organisms || [];
     view.show(cells, part);
     notice('');
-    message('');
+    message(view.isPart(part) ? `a part of ${part.right - part.left + 1} × ${part.bottom - part.top + 1} cells is shown: zoom in` : '');
     showTick(organisms.organisms);
     return true;
   } catch (problem) {
@@ -179,7 +180,7 @@ function pause() {
 
 function showPlaying() {
   const button = byId('play');
-  button.textContent = state.playing ? '\u23F8\uFE0E' : '\u25B6\uFE0E';
+  button.classList.toggle('playing', state.playing);
   button.setAttribute('aria-label', state.playing ? 'Pause' : 'Play');
 }
 
@@ -204,8 +205,7 @@ function swatch(key) {
 }
 
 function nameOf(key) {
-  if (view.colourBy === 'type') return 'type ' + key;
-  return key === 0 ? 'no owner' : 'owner ' + key;
+  return key === 0 && view.colourBy === 'owner' ? 'none' : String(key);
 }
 
 function showLegend() {

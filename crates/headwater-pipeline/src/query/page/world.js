@@ -44,12 +44,24 @@ class WorldView {
     const whole = { left: 0, right: this.columns - 1, top: 0, bottom: this.rows - 1 };
     if (this.columns * this.rows <= WHOLE_CELLS) return whole;
     const { x, y, scale } = this.view;
-    const clamp = (value, last) => Math.max(0, Math.min(last, Math.floor(value)));
-    const left = clamp(x, whole.right), top = clamp(y, whole.bottom);
-    return {
-      left, right: clamp(Math.min(x + this.canvas.width / scale, left + PART_EDGE - 1), whole.right),
-      top, bottom: clamp(Math.min(y + this.canvas.height / scale, top + PART_EDGE - 1), whole.bottom),
+    // What is visible, or as much around its middle as may be loaded.
+    const span = (from, pixels, last) => {
+      const cells = pixels / scale;
+      const begin = from + Math.max(0, cells - PART_EDGE) / 2;
+      const clamp = (value) => Math.max(0, Math.min(last, Math.floor(value)));
+      return [clamp(begin), clamp(begin + Math.min(cells, PART_EDGE - 1))];
     };
+    const [left, right] = span(x, this.canvas.width, whole.right);
+    const [top, bottom] = span(y, this.canvas.height / this.stretch, whole.bottom);
+    return { left, right, top, bottom };
+  }
+
+  /** Whether some of what is visible is not in a part. */
+  isPart(part) {
+    const { x, y, scale } = this.view;
+    const right = Math.min(this.columns - 1, x + this.canvas.width / scale - 1);
+    const bottom = Math.min(this.rows - 1, y + this.canvas.height / (scale * this.stretch) - 1);
+    return part.left > Math.max(0, x) || part.top > Math.max(0, y) || part.right < Math.floor(right) || part.bottom < Math.floor(bottom);
   }
 
   /** The parameter `region` of a part. */
@@ -96,9 +108,9 @@ class WorldView {
   colourOf(key) {
     const dark = matchMedia('(prefers-color-scheme: dark)').matches;
     // No type and no owner are grey.
-    if (key === 0) return rgb(0, 0, dark ? 0.42 : 0.62);
-    const band = Math.floor(key / 12) % 3;
-    return rgb(hueOf(key), 0.62, (dark ? 0.6 : 0.48) + (band - 1) * 0.1);
+    if (key === 0) return rgb(0, 0, dark ? 0.42 : 0.68);
+    const band = key <= HUES.length ? 1 : Math.floor(key / 12) % 3;
+    return rgb(hueOf(key), dark ? 0.58 : 0.62, (dark ? 0.6 : 0.5) + (band - 1) * 0.1);
   }
 
   /** How many cells each key has, most first. */
