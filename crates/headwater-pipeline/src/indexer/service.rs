@@ -1,6 +1,7 @@
 //! The run loop of batch indexers: discover the run, open its bindings, wait for metadata, prepare the schema, index, close.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -116,9 +117,8 @@ impl BatchIndexer {
             () = self.follower.finished(run_id, bindings.upstream.as_deref(), &*reading) => {}
             () = mark_acked(idempotency, &*reading) => {}
         }
-        buffer.close();
         // Calls end once their ticks are flushed or given back; what they return is stored then.
-        let (flushed, stopped) = stop_after(flusher, reading.stop(FINAL_FLUSH_MAX)).await;
+        let (flushed, stopped) = stop_after(flusher, reading.stop(FINAL_FLUSH_MAX), || buffer.close()).await;
         match stopped {
             Ok(()) => {
                 if let Some(idempotency) = idempotency {
@@ -157,12 +157,19 @@ async fn mark_acked(idempotency: Option<&Idempotency>, reading: &dyn Reading) {
     }
 }
 
-/// The final flush, and the end of reading: at most [`ACKS_MAX`] later.
+/// The end of reading and the final flush; acks have [`ACKS_MAX`] after it.
 async fn stop_after(
     flusher: impl Future<Output = Result<()>>,
     stopping: impl Future<Output = Result<()>>,
+    close: impl FnOnce(),
 ) -> (Result<()>, Result<()>) {
     let (mut flusher, mut stopping) = (std::pin::pin!(flusher), std::pin::pin!(stopping));
+    // Reading is stopped first: what calls give back when the buffer closes is not claimed here again.
+    let begun = futures_util::poll!(&mut stopping);
+    close();
+    if let Poll::Ready(stopped) = begun {
+        return (flusher.await, stopped);
+    }
     tokio::select! {
         flushed = &mut flusher => {
             let late = |_| Err(Error::transient(ErrorCode::AckFailed, format!("not within {ACKS_MAX:?}")));

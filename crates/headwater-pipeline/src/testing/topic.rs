@@ -11,6 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::{Faults, lock};
 use crate::error::Result;
 use crate::resource::{Delivery, Handler, Reading, TopicReader, TopicWriter, Verdict};
+use crate::service::{Stop, Stopper};
 
 /// Longer than anything here takes; a wait of this length has failed. Of virtual time where time is paused.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -160,10 +161,10 @@ impl<T: Clone + Send + Sync + 'static> MemoryTopic<T> {
     }
 
     /// Calls the handler for what waits, until the stop; then waits for running calls.
-    async fn read(self, concurrency: usize, handler: Arc<dyn Handler<T>>, stop: Arc<Notify>) {
+    async fn read(self, concurrency: usize, handler: Arc<dyn Handler<T>>, mut stop: Stop) {
         let mut calls = JoinSet::new();
-        let mut is_stopping = false;
         loop {
+            let is_stopping = stop.is_requested();
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -181,7 +182,7 @@ impl<T: Clone + Send + Sync + 'static> MemoryTopic<T> {
                 return;
             }
             tokio::select! {
-                () = stop.notified(), if !is_stopping => is_stopping = true,
+                () = stop.requested(), if !is_stopping => {}
                 Some(ended) = calls.join_next(), if !calls.is_empty() => ended.expect("no panic"),
                 () = changed => {}
             }
@@ -220,17 +221,17 @@ impl<T: Clone + Send + Sync + 'static> TopicWriter<T> for MemoryTopic<T> {
 #[async_trait]
 impl<T: Clone + Send + Sync + 'static> TopicReader<T> for MemoryTopic<T> {
     async fn start(&self, concurrency: usize, handler: Arc<dyn Handler<T>>) -> Result<Box<dyn Reading>> {
-        let stop = Arc::new(Notify::new());
-        let reader = tokio::spawn(self.clone().read(concurrency, handler, Arc::clone(&stop)));
+        let (stopper, stop) = Stop::new();
+        let reader = tokio::spawn(self.clone().read(concurrency, handler, stop));
         lock(&self.state).readers.push(reader.abort_handle());
-        Ok(Box::new(MemoryReading { topic: self.clone(), reader, stop }))
+        Ok(Box::new(MemoryReading { topic: self.clone(), reader, stopper }))
     }
 }
 
 struct MemoryReading<T> {
     topic: MemoryTopic<T>,
     reader: tokio::task::JoinHandle<()>,
-    stop: Arc<Notify>,
+    stopper: Stopper,
 }
 
 #[async_trait]
@@ -247,7 +248,7 @@ impl<T: Clone + Send + Sync + 'static> Reading for MemoryReading<T> {
     }
 
     async fn stop(mut self: Box<Self>, grace: Duration) -> Result<()> {
-        self.stop.notify_one();
+        self.stopper.stop();
         if tokio::time::timeout(grace, &mut self.reader).await.is_err() {
             // Calls that take too long are dropped, and their messages given back.
             self.reader.abort();

@@ -142,8 +142,8 @@ async fn crash_between_flush_and_ack() {
     let doomed = start(BatchIndexer::new("environment", runs, bind, options()).expect("valid"));
     committed.notified().await;
     assert_eq!(run.batches.acked(), [0_i64; 0]);
-    doomed.kill().await;
     run.batches.crash();
+    doomed.kill().await;
 
     let indexer = start_with(&pipeline, options());
     run.batches.until_acked(&[1]).await;
@@ -173,8 +173,8 @@ async fn half_a_batch_and_a_crash(options: IndexerOptions) -> MemoryRun {
     // Time for marks of what is acked.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!run.index.marked().iter().any(|key| key.ends_with("299.pb")));
-    doomed.kill().await;
     run.batches.crash();
+    doomed.kill().await;
 
     let begun = Instant::now();
     let indexer = start_with(&pipeline, options);

@@ -306,6 +306,8 @@ async fn run_is_finished_before_the_next_is_taken() {
     let indexer = start_with(&pipeline, IndexerOptions::default());
     tokio::time::sleep(Duration::from_secs(60)).await;
     let first = pipeline.start_run("run_1").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(indexer.health().run, "run_1");
     first.ticks.push((0..20).map(|number| tick("run_1", number)));
     pipeline.runs.set("run_1", "ENDED");
     let second = pipeline.start_run("run_2").await;

@@ -216,6 +216,7 @@ async fn run_is_finished_once_its_queue_is_empty() {
     let first = pipeline.start_run("run_1").await;
     let service = start_with(&pipeline, 10);
     push(&first, 0..5);
+    tokio::time::sleep(Duration::from_secs(1)).await;
     pipeline.runs.set("run_1", "ENDED");
     let second = pipeline.start_run("run_2").await;
     push(&second, 0..5);
