@@ -33,6 +33,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         batch: BATCH,
         timeout_ms: 1_000,
         pending_max: PENDING_MAX,
+        ticks_per_second: None,
     };
     let config = || pipeline.config(&store, directory.path(), &SINGLE);
     progress(&format!("running {ticks} ticks"));
@@ -47,6 +48,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     finished?;
     let (took, most) = (began.elapsed(), most?);
     let ended = Instant::now();
+    let cells = running.progress().await.cells_indexed;
     running.stop().await?;
     progress("waiting until done ticks are removed");
     let contents = loop {
@@ -73,7 +75,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             Unit::Milliseconds,
             Floor::AtMost(REMOVED_WITHIN_MS),
         )
-        .note(format!("{ticks} ticks in {:.0} s", took.as_secs_f64())),
+        .note(format!(
+            "{ticks} ticks of {} cells on average in {:.0} s",
+            cells / ticks,
+            took.as_secs_f64()
+        )),
         Judged::new(
             "ticks in the queue at most, done ones included",
             most.messages as f64,

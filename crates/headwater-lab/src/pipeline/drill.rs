@@ -45,10 +45,12 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         batch: 200,
         timeout_ms: 200,
         pending_max: 500,
+        ticks_per_second: Some(setting.count(800, 400)),
     };
     let (directory, reference) = (setting.directory()?, setting.directory()?);
     progress("making the same run in one process, without kills");
-    let untouched = undisturbed(&pipeline, &reference).await?;
+    let unpaced = Pipeline { ticks_per_second: None, ..pipeline.clone() };
+    let untouched = undisturbed(&unpaced, &reference).await?;
     let store = store_url(place, &directory);
     let began = Instant::now();
     let mut drill = Drill::begin(&pipeline, &store, &directory, setting.seed).await?;

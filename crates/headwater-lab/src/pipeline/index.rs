@@ -14,6 +14,7 @@ use super::files::{self, Prepared};
 use super::indexing::{IndexJob, Indexed};
 use super::{CELLS_PER_TICK, OCCUPANCY, PipelineJob, Setting, WORLD, sqlite_in};
 use crate::check::{Floor, Job, Judged, Process, Unit, progress};
+use crate::machine::disk_bytes_per_second;
 
 /// Longer than a round takes, even on a disk that is slow.
 const ROUND_MAX: Duration = Duration::from_secs(20 * 60);
@@ -45,9 +46,10 @@ pub(super) async fn run(setting: &Setting) -> Result<Vec<Judged>> {
     }
     let index_url = format!("sqlite:{}", at(&format!("index-{rounds}")).display());
     let differing = differing(&prepared, &index_url).await?;
+    let disk = tokio::task::block_in_place(|| disk_bytes_per_second(directory.path()))?;
     progress("a row per cell");
     let naive = naive_rate(&prepared, &at("rows.db"), setting.count(200, 50)).await?;
-    Ok(Figures { measured, limits, naive, differing, prepared }.judge())
+    Ok(Figures { measured, limits, naive, differing, disk, prepared }.judge())
 }
 
 /// Starts an indexer in a process of its own and waits for what it has to say.
@@ -143,6 +145,8 @@ struct Figures {
     limits: Vec<f64>,
     naive: f64,
     differing: u64,
+    /// Bytes per second that the disk takes.
+    disk: f64,
     prepared: Prepared,
 }
 
@@ -170,16 +174,18 @@ impl Figures {
         let share = |what: &str, seconds: f64| {
             Judged::new(what, seconds / best.seconds() * 100.0, Unit::Percent, Floor::None)
         };
-        let written_mb = self.prepared.cell_bytes as f64 / 1e6 / best.seconds();
+        let note = format!(
+            "{} ticks of {CELLS_PER_TICK} cells, {bytes} bytes each, {:.0} MB/s; rounds: {rounds}; all done after {:.2} s",
+            self.prepared.ticks,
+            self.prepared.cell_bytes as f64 / 1e6 / best.seconds(),
+            best.ended_s
+        );
         vec![
-            Judged::new("ticks indexed", rate, Unit::PerSecond, Floor::AtLeast(TICKS_PER_SECOND)).note(format!(
-                "{} ticks of {CELLS_PER_TICK} cells, {bytes} bytes each, {written_mb:.0} MB/s; rounds: {rounds}; until nothing is left {:.2} s",
-                self.prepared.ticks, best.ended_s
-            )),
+            Judged::new("ticks indexed", rate, Unit::PerSecond, Floor::AtLeast(TICKS_PER_SECOND)).note(note),
             Judged::new("cells indexed", rate * CELLS_PER_TICK as f64, Unit::PerSecond, Floor::None),
             Judged::new("memory, most in any round", peak as f64, Unit::Bytes, Floor::AtMost(MEMORY_BYTES_MAX)),
             share("time in SQLite", best.flushed_s).note(format!(
-                "{} durable transactions of {:.1} ms; its thread used {:.2} s of processor time, the process {:.2} s in all",
+                "{} durable transactions of {:.1} ms; processor time of its thread {:.2} s, of the process {:.2} s",
                 best.flushes,
                 best.flushed_s * 1e3 / best.flushes.max(1) as f64,
                 best.writer_cpu_s,
@@ -188,11 +194,14 @@ impl Figures {
             share("time in decoding protobuf", best.decode_s).note("beside SQLite, on other threads"),
             share("time in reading files", best.file_s).note("page cache; beside SQLite"),
             share("time in checksums", best.checksum_s).note("beside SQLite"),
-            Judged::new("time in zstd", 0.0, Unit::Percent, Floor::None)
-                .note("no call: cells are spliced as the source compressed them"),
-            Judged::none_of("rows that differ from the files", self.differing).note("every tenth tick"),
+            Judged::none_of("rows that differ from the files", self.differing)
+                .note("every tenth tick; cells are spliced as the source compressed them, so zstd takes no time"),
             Judged::new("of bare SQLite's rate", rate / limit * 100.0, Unit::Percent, Floor::None)
-                .note(format!("the same blobs in the same transactions; rounds: {}", list(self.limits.clone()))),
+                .note(format!(
+                    "the same blobs in the same transactions; rounds: {}; the disk takes {:.0} MB/s",
+                    list(self.limits.clone()),
+                    self.disk / 1e6
+                )),
             Judged::new("times a row per cell", rate / self.naive, Unit::Times, Floor::None)
                 .note(format!("{:.1} ticks/s with a commit per tick", self.naive)),
         ]

@@ -83,6 +83,8 @@ struct Times {
     flushes: AtomicU64,
     flush_ns: AtomicU64,
     committed_us: AtomicU64,
+    /// Processor time of the process and of the thread that writes to SQLite, just before that ends.
+    cpu_ns: AtomicU64,
     writer_cpu_ns: AtomicU64,
     announced: Mutex<Vec<BatchInfo>>,
 }
@@ -108,8 +110,7 @@ pub(super) async fn index(store: &str, job: &IndexJob) -> Result<Indexed> {
     let indexer = BatchIndexer::new("environment", directory, bind.clone(), options)?;
     let (_stopper, stop) = Stop::new();
     indexer.run(stop).await?;
-    let (ended_s, cpu_s, peak_bytes) =
-        (began.elapsed().as_secs_f64(), cpu_time(&[])?.as_secs_f64(), peak_bytes_of(std::process::id())?);
+    let (ended_s, peak_bytes) = (began.elapsed().as_secs_f64(), peak_bytes_of(std::process::id())?);
     bind.runs.close().await?;
     let times = &bind.times;
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -124,7 +125,7 @@ pub(super) async fn index(store: &str, job: &IndexJob) -> Result<Indexed> {
         ended_s,
         flushed_s: seconds(&times.flush_ns),
         flushes: count(&times.flushes),
-        cpu_s,
+        cpu_s: seconds(&times.cpu_ns),
         writer_cpu_s: seconds(&times.writer_cpu_ns),
         file_s,
         checksum_s,
@@ -237,8 +238,9 @@ struct Ends {
 impl Closer for Ends {
     async fn close(self: Box<Self>) {
         // Before the thread ends with the index.
-        let used = u64::try_from(cpu_time_of_thread(WRITER_THREAD).as_nanos()).unwrap_or(u64::MAX);
-        self.times.writer_cpu_ns.store(used, Ordering::Relaxed);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.times.cpu_ns.store(ns(cpu_time(&[]).unwrap_or_default()), Ordering::Relaxed);
+        self.times.writer_cpu_ns.store(ns(cpu_time_of_thread(WRITER_THREAD)), Ordering::Relaxed);
         self.index.close().await;
         if let Err(error) = self.run.close().await {
             tracing::warn!(%error, "run not closed");

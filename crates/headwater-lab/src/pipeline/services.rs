@@ -22,6 +22,7 @@ pub(super) const SINGLE: [&str; 7] = [
 ];
 
 /// What differs from check to check.
+#[derive(Clone)]
 pub(super) struct Pipeline {
     pub(super) run_id: String,
     pub(super) ticks: u64,
@@ -35,12 +36,14 @@ pub(super) struct Pipeline {
     pub(super) timeout_ms: u64,
     /// Ticks in the queue at which the source waits.
     pub(super) pending_max: u64,
+    /// The pace of the source; as fast as the queue takes ticks without one.
+    pub(super) ticks_per_second: Option<u64>,
 }
 
 impl Pipeline {
     /// The file. Its store and directory are in the environment: a URL may hold a password.
     pub(super) fn text(&self) -> String {
-        let Pipeline { run_id, ticks, seed, side, organisms_max, batch, timeout_ms, pending_max } = self;
+        let Pipeline { run_id, ticks, seed, side, organisms_max, batch, timeout_ms, pending_max, .. } = self;
         let mut text = format!(
             r#"
 [pipeline]
@@ -89,11 +92,14 @@ resources = {{ ticks = "queue-in:tick-queue", storage = "storage-write:files", b
 "#
             );
         }
+        let pace =
+            self.ticks_per_second.map_or_else(String::new, |pace| format!("ticks_per_second = {pace}.0"));
         text += &format!(
             r#"
 [services.source]
 type = "tidepool"
 ticks = {ticks}
+{pace}
 checkpoint_directory = "${{{DIRECTORY_VARIABLE}}}"
 checkpoint_every = {batch}
 tidepool = {{ seed = {seed}, dimensions = [{side}, {side}], organisms = {organisms}, organisms_max = {organisms_max} }}
@@ -131,6 +137,7 @@ mod tests {
             batch: 100,
             timeout_ms: 200,
             pending_max: 500,
+            ticks_per_second: Some(400),
         };
         let config = pipeline.config("sqlite:a.db", Path::new("d"), &SINGLE).unwrap();
         assert_eq!(config.services.len(), SINGLE.len());

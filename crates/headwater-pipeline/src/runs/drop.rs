@@ -93,7 +93,7 @@ impl Runs {
             StoreUrl::Postgres { namespace, .. } => {
                 let size = Query::new(
                     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c \
-                     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'm')",
+                     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relkind IN ('r', 'm')",
                 );
                 let rows = index.database().query(size.bind(namespace.as_str())).await;
                 // An index in another kind of database does not know these tables.
