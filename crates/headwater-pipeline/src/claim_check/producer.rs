@@ -110,3 +110,54 @@ impl ClaimProducer {
 fn failed(error: &headwater::Error) -> Error {
     Error::from_store(ErrorCode::WriteFailed, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headwater::Headwater;
+
+    use super::*;
+    use crate::claim_check::ClaimCheckSettings;
+    use crate::storage::FileStorage;
+
+    #[tokio::test]
+    async fn files_of_a_slow_publish_stay_young() {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let settings = ClaimCheckSettings { claim_check_bytes: 10, grace: Duration::from_millis(40) };
+        let checks = ClaimChecks::new(FileStorage::in_memory(), "run_1", settings).unwrap();
+        let producer = ClaimProducer::new(headwater.producer("texts"), checks.clone());
+        let Ok(claim) = checks.claim(NewMessage::new(vec![7; 20])) else { panic!("20 bytes are too large") };
+        checks.put(&claim).await.unwrap();
+        let written = checks.files().await.unwrap()[0].modified_at;
+
+        // A database that answers only after the file was written again.
+        let publish = async {
+            while checks.files().await.unwrap()[0].modified_at == written {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(7)
+        };
+        let kept = timeout(Duration::from_secs(30), producer.keeping(std::slice::from_ref(&claim), publish));
+        assert_eq!(kept.await.expect("renewed").unwrap(), 7);
+        assert_eq!(checks.files().await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_removed_during_a_publish_is_there_after_it() {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let settings = ClaimCheckSettings { claim_check_bytes: 10, grace: Duration::from_millis(4) };
+        let checks = ClaimChecks::new(FileStorage::in_memory(), "run_1", settings).unwrap();
+        let producer = ClaimProducer::new(headwater.producer("texts"), checks.clone());
+        let Ok(claim) = checks.claim(NewMessage::new(vec![7; 20])) else { panic!("20 bytes are too large") };
+        checks.put(&claim).await.unwrap();
+        let publish = async {
+            // The process stands still for longer than the grace time.
+            std::thread::sleep(Duration::from_millis(8));
+            checks.delete(vec![claim.key.clone()]).await.unwrap();
+            Ok(())
+        };
+        producer.keeping(std::slice::from_ref(&claim), publish).await.unwrap();
+        assert_eq!(checks.files().await.unwrap()[0].key, claim.key);
+    }
+}

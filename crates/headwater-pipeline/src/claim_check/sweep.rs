@@ -213,3 +213,42 @@ fn is_gone(error: &headwater::Error) -> bool {
 fn failed(error: headwater::Error) -> Error {
     Error::from_store(ErrorCode::ReadFailed, &error)
 }
+
+#[cfg(test)]
+mod tests {
+    use headwater::NewMessage;
+
+    use super::*;
+    use crate::claim_check::ClaimCheckSettings;
+    use crate::storage::FileStorage;
+
+    #[tokio::test]
+    async fn a_file_that_was_written_again_since_it_was_listed_is_left() {
+        let settings = ClaimCheckSettings { claim_check_bytes: 10, ..ClaimCheckSettings::default() };
+        let checks = ClaimChecks::new(FileStorage::in_memory(), "run_1", settings).unwrap();
+        checks.store(NewMessage::new(vec![7; 20])).await.unwrap();
+        let file = checks.files().await.unwrap().remove(0);
+        let sweeper = Sweeper::new(Headwater::in_memory().await.unwrap(), checks);
+
+        let mut candidates = Candidates::from([(file.key.clone(), file.modified_at)]);
+        sweeper.leave_renewed(&mut candidates).await.unwrap();
+        assert_eq!(candidates.len(), 1);
+        let before = file.modified_at - Duration::from_secs(1);
+        candidates.insert(file.key, before);
+        sweeper.leave_renewed(&mut candidates).await.unwrap();
+        assert_eq!(candidates.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_read_removes_nothing() {
+        let settings = ClaimCheckSettings { claim_check_bytes: 10, ..ClaimCheckSettings::default() };
+        let checks = ClaimChecks::new(FileStorage::in_memory(), "run_1", settings).unwrap();
+        checks.store(NewMessage::new(vec![7; 20])).await.unwrap();
+        let headwater = Headwater::in_memory().await.unwrap();
+        headwater.close().await.unwrap();
+        let mut sweeper = Sweeper::new(headwater, checks.clone());
+        let later = Timestamp::now() + Duration::from_secs(100_000);
+        assert_eq!(sweeper.sweep(later).await.unwrap_err().code(), ErrorCode::ReadFailed);
+        assert_eq!(checks.files().await.unwrap().len(), 1);
+    }
+}

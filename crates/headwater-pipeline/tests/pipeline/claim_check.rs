@@ -178,7 +178,7 @@ async fn a_file_without_a_message_is_removed_after_the_grace_time(place: Place) 
 async fn a_file_stays_with_the_log_then_with_the_dead_letters(place: Place) {
     let headwater = &place.headwater;
     for topic in ["texts", "others"] {
-        headwater.producer(topic).send(&"in front").await.unwrap();
+        headwater.producer(topic).send("in front").await.unwrap();
         place.producer(topic).send(NewMessage::new(vec![7; 2_000])).await.unwrap();
     }
     // One that keeps what it has found, as a process does, beside new ones.
