@@ -138,7 +138,8 @@ impl Index {
             for stored in page {
                 history.push((stored.tick, select::find(&stored, flat_index, RAW_BYTES_MAX)?));
             }
-            rest = last.saturating_add(1)..=*rest.end();
+            let Some(next) = last.checked_add(1) else { break };
+            rest = next..=*rest.end();
         }
         history.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(history)

@@ -67,8 +67,15 @@ pub const ANCESTORS_MAX: u64 = 10_000;
 pub(super) struct Known(Mutex<HashSet<u64>>);
 
 impl Known {
-    fn has(&self, id: u64) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    /// Those of ticks that are not known, by id.
+    fn new_in(&self, ticks: &[TickData]) -> BTreeMap<u64, Organism> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = ticks.iter().flat_map(|tick| &tick.organisms);
+        all.filter(|organism| !known.contains(&organism.id))
+            .map(|&OrganismState { id, parent_id, birth_tick, .. }| {
+                (id, Organism { id, parent_id, birth_tick })
+            })
+            .collect()
     }
 
     fn add(&self, ids: impl Iterator<Item = u64>) {
@@ -107,21 +114,18 @@ impl OrganismWrite for Index {
         if ticks.is_empty() {
             return Ok(());
         }
-        let mut new = BTreeMap::new();
+        let new = self.known_organisms().new_in(ticks);
         let mut states = Upsert::new(&STATES, ticks.iter().map(|tick| tick.organisms.len()).sum());
         let mut counts = Upsert::new(&ORGANISM_TICKS, ticks.len());
         for tick in ticks {
             counts.push([tick.tick_number.into(), number(tick.organisms.len() as u64)]);
             for organism in &tick.organisms {
-                if !self.known_organisms().has(organism.id) {
-                    new.insert(organism.id, (organism.parent_id, organism.birth_tick));
-                }
                 states.push([tick.tick_number.into(), number(organism.id), state_of(organism)]);
             }
         }
         let mut organisms = Upsert::new(&ORGANISMS, new.len());
-        for (id, (parent_id, birth_tick)) in &new {
-            organisms.push([number(*id), number(*parent_id), (*birth_tick).into()]);
+        for organism in new.values() {
+            organisms.push([number(organism.id), number(organism.parent_id), organism.birth_tick.into()]);
         }
         self.database().upsert(vec![organisms, states, counts], Durability::Synced).await?;
         // Only what is committed is known.

@@ -44,7 +44,9 @@ impl StorageStrategy for SingleBlob {
         match self.recompress {
             // The bytes of the file, shared and not copied: cells are not decoded to be stored.
             None => {
-                ticks.iter().for_each(|tick| rows.push([tick.tick_number.into(), tick.cells.clone().into()]))
+                for tick in ticks {
+                    rows.push([tick.tick_number.into(), tick.cells.clone().into()]);
+                }
             }
             Some(compression) => {
                 for (tick, blob) in recompressed(ticks, compression).await? {

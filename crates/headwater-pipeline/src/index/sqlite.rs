@@ -46,7 +46,8 @@ impl Sqlite {
 
     fn file(&self, code: ErrorCode) -> Result<Arc<File>> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        file.ok_or_else(|| Error::permanent(code, format!("index {}: closed", self.path.display())))
+        // Not permanent: a batch is not given up because its service ends.
+        file.ok_or_else(|| Error::transient(code, format!("index {}: closed", self.path.display())))
     }
 }
 

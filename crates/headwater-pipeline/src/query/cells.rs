@@ -244,10 +244,8 @@ pub(super) async fn history(
             page.iter().map(at_tick).collect::<Answer<Vec<_>>>()
         });
         history.extend(cells.await?);
-        rest = last.saturating_add(1)..=*rest.end();
-        if last == i64::MAX {
-            break;
-        }
+        let Some(next) = last.checked_add(1) else { break };
+        rest = next..=*rest.end();
     }
     history.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next_from = next_from(history.last().map(|entry| entry.tick), history.len(), limit, *range.end());

@@ -30,6 +30,9 @@ struct Run {
     reason: String,
     /// `null` as long as no tick is indexed.
     indexed: Option<Indexed>,
+    /// Why its index cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -60,7 +63,13 @@ pub(super) async fn run(
 }
 
 async fn described(state: &QueryState, run: RunInfo) -> Answer<Run> {
-    let range = state.catalog().index(&run.run_id).await?.tick_range().await?;
+    let range = async { state.catalog().index(&run.run_id).await?.tick_range().await };
+    let (range, problem) = match range.await {
+        Ok(range) => (range, None),
+        Err(error) if error.is_transient() => return Err(error.into()),
+        // The others are listed all the same.
+        Err(error) => (None, Some(format!("{}: {error}", error.code()))),
+    };
     let time = |ms: i64| Timestamp::from_millisecond(ms).ok().filter(|_| ms != 0);
     Ok(Run {
         started_at: time(run.started_at_ms),
@@ -69,6 +78,7 @@ async fn described(state: &QueryState, run: RunInfo) -> Answer<Run> {
         state: run.state,
         reason: run.reason,
         indexed: range.map(|(first_tick, last_tick)| Indexed { first_tick, last_tick }),
+        problem,
     })
 }
 

@@ -311,6 +311,20 @@ async fn a_run_without_metadata_is_not_there_yet() {
 }
 
 #[tokio::test]
+async fn a_damaged_index_hides_no_other_run() {
+    let served = Served::new(Place::sqlite()).await;
+    let damaged = served.place.file().with_file_name("run_damaged.index.db");
+    std::fs::write(damaged, "this is no database, it only has its name".repeat(100)).unwrap();
+    let runs = vec![run_info(&served.run, 1, "ENDED"), run_info("run_damaged", 2, "ENDED")];
+    let catalog = FixedRuns::new(served.place.url(), &IndexOptions::default(), runs);
+    let router = router(QueryState::new(Arc::new(catalog), QUERY_BYTES_MAX_DEFAULT));
+    let served = Served { router, ..served };
+    let listed = served.json("/runs").await;
+    assert!(listed["runs"][0]["problem"].as_str().unwrap().starts_with("READ_FAILED: index "), "{listed}");
+    assert_eq!(listed["runs"][1]["indexed"]["last_tick"], 12);
+}
+
+#[tokio::test]
 async fn an_unreachable_index_is_unavailable() {
     let runs = vec![run_info("run_x", 1, "RUNNING")];
     let catalog = FixedRuns::new("postgres://tester@127.0.0.1:1/none", &IndexOptions::default(), runs);

@@ -11,14 +11,8 @@ pub(super) fn translate(code: ErrorCode, schema: &str, error: &tokio_postgres::E
     let said = causes_of(error);
     let text = format!("index {schema}: {said}");
     let passes = match error.as_db_error() {
-        Some(database) => {
-            let refused = database.code().code();
-            let has_no_partition = refused == "23514" && database.constraint().is_none();
-            // A partition that was dropped is created again by the next attempt.
-            is_transient(refused)
-                || has_no_partition
-                || code != ErrorCode::SchemaSetupFailed && is_right(refused)
-        }
+        // A row without a partition has no constraint's name: the partition was dropped, and the next attempt creates it.
+        Some(database) => is_transient(code, database.code().code(), database.constraint().is_some()),
         // Without an answer of the server, the connection is the problem, unless the program used the driver wrongly.
         None => is_lost(error),
     };
@@ -29,7 +23,8 @@ pub(super) fn translate(code: ErrorCode, schema: &str, error: &tokio_postgres::E
 pub(super) fn translate_pool(code: ErrorCode, schema: &str, error: &PoolError) -> Error {
     match error {
         PoolError::Backend(error) => translate(code, schema, error),
-        PoolError::Closed => Error::permanent(code, format!("index {schema}: closed")),
+        // Not permanent: a batch is not given up because its service ends.
+        PoolError::Closed => Error::transient(code, format!("index {schema}: closed")),
         PoolError::Timeout(_) => Error::transient(
             code,
             format!("index {schema}: no connection in time; raise connections_max or try again"),
@@ -48,20 +43,18 @@ pub(super) fn is_missing_table(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| matches!(code.code(), "3F000" | "42P01"))
 }
 
-/// Unreachable, busy or full. A violated constraint or a mistake in a statement does not pass.
-fn is_transient(code: &str) -> bool {
-    match code {
-        // A standby or a server in recovery; a failed disk; cancelled by a timeout or an operator; lock not available.
-        "25006" | "58030" | "57014" | "55P03" => true,
-        // Connection, insufficient resources, operator intervention, serialization and deadlock.
-        code => ["08", "53", "57", "40"].iter().any(|class| code.starts_with(class)),
+/// Whether the same call may succeed later.
+///
+/// A batch that fails for good is given up after a few attempts. So a write fails for good only if its content is at fault, never because
+/// of a missing right, table or disk: a person repairs that, and the batch is then written.
+fn is_transient(code: ErrorCode, state: &str, has_constraint: bool) -> bool {
+    let is_in = |classes: &[&str]| classes.iter().any(|class| state.starts_with(class));
+    if code == ErrorCode::WriteFailed {
+        // Cardinality, data, integrity constraints, program limits.
+        return !is_in(&["21", "22", "23", "54"]) || state == "23514" && !has_constraint;
     }
-}
-
-/// A wrong password or a missing right. A person must act, and no tick must be given up meanwhile; a service that cannot even create its
-/// schema reports it at once.
-fn is_right(code: &str) -> bool {
-    code == "42501" || code.starts_with("28")
+    // Connection, insufficient resources, operator intervention, serialization and deadlock; a standby, a failed disk, a lock.
+    is_in(&["08", "53", "57", "40"]) || matches!(state, "25006" | "58030" | "55P03")
 }
 
 fn is_lost(error: &tokio_postgres::Error) -> bool {
@@ -100,12 +93,22 @@ mod tests {
 
     #[test]
     fn waiting_helps_where_the_database_is_unreachable_busy_or_full() {
-        for passes in ["08006", "53100", "53300", "57P01", "57P03", "40001", "40P01", "25006", "57014"] {
-            assert!(is_transient(passes), "{passes}");
+        for code in [ErrorCode::WriteFailed, ErrorCode::ReadFailed, ErrorCode::SchemaSetupFailed] {
+            for passes in ["08006", "53100", "53300", "57P01", "57P03", "40001", "40P01", "25006", "57014"] {
+                assert!(is_transient(code, passes, false), "{passes}");
+            }
+            for stays in ["23514", "23505", "22001", "21000", "54000"] {
+                assert!(!is_transient(code, stays, true), "{stays}");
+            }
         }
-        for stays in ["23514", "23505", "22001", "42P01", "42501", "21000", "XX001"] {
-            assert!(!is_transient(stays), "{stays}");
+    }
+
+    #[test]
+    fn a_missing_right_or_table_is_no_fault_of_a_batch() {
+        for state in ["28P01", "42501", "42P01", "3F000", "XX001"] {
+            assert!(is_transient(ErrorCode::WriteFailed, state, false), "{state}");
+            assert!(!is_transient(ErrorCode::SchemaSetupFailed, state, false), "{state}");
         }
-        assert!(is_right("28P01") && is_right("42501") && !is_right("42P01"));
+        assert!(is_transient(ErrorCode::WriteFailed, "23514", false), "no partition");
     }
 }

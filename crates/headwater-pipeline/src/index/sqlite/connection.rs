@@ -23,9 +23,10 @@ const PAGE_BYTES: u32 = 16_384;
 /// A checkpoint after 32 MiB of log: rarer ones were no faster, and the log stays small.
 const CHECKPOINT_PAGES: u32 = 2_048;
 
-/// Opens the connection that writes, and creates the file if it is missing.
-pub(super) fn open_writer(path: &Path) -> Attempt<Connection> {
-    let connection = open(path, OpenFlags::SQLITE_OPEN_CREATE)?;
+/// Opens the connection that writes. Only creating tables also creates the file: ticks must not go to an empty one after an operator
+/// has removed it.
+pub(super) fn open_writer(path: &Path, create: bool) -> Attempt<Connection> {
+    let connection = open(path, if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() })?;
     // Only a new file takes it.
     connection.execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}"))?;
     set_write_ahead_log(&connection)?;
@@ -134,7 +135,7 @@ mod tests {
         let path = directory.path().join("a.index.db");
         Connection::open(&path).unwrap().execute_batch("CREATE TABLE account (n INTEGER)").unwrap();
         let before = std::fs::read(&path).unwrap();
-        let error = open_writer(&path).unwrap_err().into_error(ErrorCode::SchemaSetupFailed, &path);
+        let error = open_writer(&path, true).unwrap_err().into_error(ErrorCode::SchemaSetupFailed, &path);
         assert!(error.to_string().ends_with("another database and not the index of a run"), "{error}");
         assert!(!error.is_transient());
         assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -144,7 +145,7 @@ mod tests {
     fn a_later_layout_is_refused_by_its_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.index.db");
-        let connection = open_writer(&path).unwrap();
+        let connection = open_writer(&path, true).unwrap();
         mark(&connection).unwrap();
         connection.execute_batch("PRAGMA user_version = 7").unwrap();
         drop(connection);
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn commits_wait_for_the_disk() {
         let directory = tempfile::tempdir().unwrap();
-        let connection = open_writer(&directory.path().join("a.index.db")).unwrap();
+        let connection = open_writer(&directory.path().join("a.index.db"), true).unwrap();
         let read = |pragma: &str| {
             connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0)).unwrap()
         };

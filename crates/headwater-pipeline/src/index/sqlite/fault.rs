@@ -29,17 +29,13 @@ impl From<rusqlite::Error> for Fault {
 impl Fault {
     /// The error for the caller.
     pub(super) fn into_error(self, code: ErrorCode, path: &Path) -> Error {
-        let path = path.display();
-        match self {
-            Fault::Sqlite(error) if is_transient(&error) => {
-                Error::transient(code, format!("index {path}: {error}"))
-            }
-            Fault::Sqlite(error) => Error::permanent(code, format!("index {path}: {error}")),
-            Fault::Refused(rule) => Error::permanent(code, format!("index {path}: {rule}")),
-            Fault::Replaced => {
-                Error::transient(code, format!("index {path}: the file was removed or replaced"))
-            }
-        }
+        let (passes, said) = match self {
+            Fault::Sqlite(error) => (is_transient(code, &error), error.to_string()),
+            Fault::Refused(rule) => (code == ErrorCode::WriteFailed, rule),
+            Fault::Replaced => (true, "the file was removed or replaced".to_owned()),
+        };
+        let text = format!("index {}: {said}", path.display());
+        if passes { Error::transient(code, text) } else { Error::permanent(code, text) }
     }
 
     /// Whether a statement named a table that does not exist. SQLite has no code of its own for it.
@@ -57,10 +53,19 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(Code::DatabaseBusy | Code::DatabaseLocked))
 }
 
-/// Unreachable, busy or full. A violated constraint, a damaged file or a mistake in a statement does not pass.
-fn is_transient(error: &rusqlite::Error) -> bool {
+/// Whether the same call may succeed later.
+///
+/// A batch that fails for good is given up after a few attempts. So a write fails for good only if its content is at fault, never because
+/// the file is damaged, missing or not writable: a person repairs that, and the batch is then written.
+fn is_transient(code: ErrorCode, error: &rusqlite::Error) -> bool {
+    let known = error.sqlite_error_code();
+    if code == ErrorCode::WriteFailed {
+        let content =
+            [Code::ConstraintViolation, Code::TooBig, Code::TypeMismatch, Code::ParameterOutOfRange];
+        return !known.is_some_and(|known| content.contains(&known));
+    }
     let passes = matches!(
-        error.sqlite_error_code(),
+        known,
         Some(
             Code::DiskFull
                 | Code::CannotOpen
@@ -81,30 +86,39 @@ mod tests {
 
     use super::*;
 
-    fn error_of(result: i32) -> Error {
+    fn error_of(code: ErrorCode, result: i32) -> Error {
         let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(result), None);
-        Fault::Sqlite(failure).into_error(ErrorCode::WriteFailed, Path::new("a.index.db"))
+        Fault::Sqlite(failure).into_error(code, Path::new("a.index.db"))
     }
 
     #[test]
     fn waiting_helps_where_the_database_is_unreachable_busy_or_full() {
-        for passes in [
-            ffi::SQLITE_BUSY,
-            ffi::SQLITE_LOCKED,
-            ffi::SQLITE_FULL,
-            ffi::SQLITE_CANTOPEN,
-            ffi::SQLITE_IOERR_FSYNC,
-            ffi::SQLITE_READONLY,
-        ] {
-            assert!(error_of(passes).is_transient(), "{passes}");
+        for code in [ErrorCode::WriteFailed, ErrorCode::ReadFailed, ErrorCode::SchemaSetupFailed] {
+            for passes in [
+                ffi::SQLITE_BUSY,
+                ffi::SQLITE_LOCKED,
+                ffi::SQLITE_FULL,
+                ffi::SQLITE_CANTOPEN,
+                ffi::SQLITE_IOERR_FSYNC,
+                ffi::SQLITE_READONLY,
+            ] {
+                assert!(error_of(code, passes).is_transient(), "{passes}");
+            }
+            for stays in [ffi::SQLITE_CONSTRAINT_CHECK, ffi::SQLITE_TOOBIG] {
+                let error = error_of(code, stays);
+                assert!(!error.is_transient(), "{stays}");
+                assert_eq!(error.code(), code);
+                assert!(error.to_string().starts_with("index a.index.db: "), "{error}");
+            }
         }
-        for stays in
-            [ffi::SQLITE_CONSTRAINT_CHECK, ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_TOOBIG]
-        {
-            let error = error_of(stays);
-            assert!(!error.is_transient(), "{stays}");
-            assert_eq!(error.code(), ErrorCode::WriteFailed);
-            assert!(error.to_string().starts_with("index a.index.db: "), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_no_fault_of_a_batch() {
+        for damage in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB] {
+            assert!(error_of(ErrorCode::WriteFailed, damage).is_transient());
+            assert!(!error_of(ErrorCode::SchemaSetupFailed, damage).is_transient());
+            assert!(!error_of(ErrorCode::ReadFailed, damage).is_transient());
         }
     }
 }

@@ -139,7 +139,7 @@ impl Thread {
     fn execute(&mut self, command: &Command) -> Attempt<()> {
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => Open::new(&self.path)?,
+            None => Open::new(&self.path, matches!(command, Command::Create(_)))?,
         };
         let done = open.execute(command);
         // A file that was deleted or replaced: what was committed here is found by no reader. The path is compared after the commit and
@@ -157,8 +157,8 @@ impl Thread {
 }
 
 impl Open {
-    fn new(path: &Path) -> Attempt<Self> {
-        let connection = connection::open_writer(path)?;
+    fn new(path: &Path, create: bool) -> Attempt<Self> {
+        let connection = connection::open_writer(path, create)?;
         Ok(Open { connection, file: connection::file_at(path), durability: Durability::Synced })
     }
 

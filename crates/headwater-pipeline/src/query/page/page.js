@@ -59,7 +59,7 @@ async function openRun(run, tick = null) {
   byId('shape').textContent = `${sizes.join(' × ')} ${topology.toLowerCase()}`;
   showSlices(sizes);
   if (run.indexed) await show(tick ?? (byId('live').checked ? run.indexed.last_tick : run.indexed.first_tick));
-  else notice('No tick is indexed yet.');
+  else notice(run.problem || 'No tick is indexed yet.');
 }
 
 const isOver = (run) => run.state === 'ENDED' || run.state === 'FAILED';
