@@ -130,7 +130,10 @@ impl BindingHandle {
 ///
 /// A service that follows runs binds each of them anew; its figures continue, because they belong to the service and its port.
 #[derive(Debug, Default)]
-pub struct Bindings(Mutex<Vec<((String, &'static str), Arc<BindingHandle>)>>);
+pub struct Bindings(Mutex<Vec<(PortOf, Arc<BindingHandle>)>>);
+
+/// A service and one of its ports.
+type PortOf = (String, &'static str);
 
 /// A binding as the control API shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -42,7 +42,7 @@ pub use document::Place;
 pub use resources::{
     IndexConfig, QueueConfig, Resource, ResourceConfig, StorageConfig, TopicConfig, Values,
 };
-pub use services::{EnvironmentOptions, QueryOptions, ServiceConfig, ServiceOptions, ServiceType};
+pub use services::{EnvironmentOptions, OwnIndexer, QueryOptions, ServiceConfig, ServiceOptions, ServiceType};
 pub use uri::{Binding, ReadFrom, Usage};
 
 /// Where the control API listens unless configured.
@@ -78,19 +78,16 @@ impl Config {
         let mut root = document.table();
         let (store, run_id) = pipeline(&mut root, file)?;
         let control = control(&mut root)?;
+        let (declared, configured) = (root.inner("resources")?, root.inner("services")?);
+        root.finish()?;
         let mut resources = Vec::new();
-        if let Some(tables) = root.inner("resources")? {
-            for (name, table) in tables.all()? {
-                resources.push(resources::read(&name, table, &store)?);
-            }
+        for (name, table) in declared.as_ref().map(Table::all).transpose()?.unwrap_or_default() {
+            resources.push(resources::read(&name, table, &store)?);
         }
         let mut services = Vec::new();
-        if let Some(tables) = root.inner("services")? {
-            for (name, table) in tables.all()? {
-                services.push(services::read(&name, table, &store, run_id.as_ref(), &resources)?);
-            }
+        for (name, table) in configured.as_ref().map(Table::all).transpose()?.unwrap_or_default() {
+            services.push(services::read(&name, table, &store, run_id.as_ref(), &resources)?);
         }
-        root.finish()?;
         let upstreams = services.iter().filter_map(upstream).collect();
         Ok(Config { store, control, resources, services, upstreams })
     }

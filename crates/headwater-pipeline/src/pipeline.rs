@@ -11,7 +11,7 @@
 //! # Ok(()) }
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::contracts::RunInfo;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::index::{StorageStrategy, Strategies, StrategySettings};
-use crate::indexer::{BatchIndexer, DummyIndexer, MetadataIndexer};
+use crate::indexer::{BatchIndexer, DummyIndexer, Indexer, MetadataIndexer};
 use crate::manager::{Action, Manager, ServiceState, ServiceStatus};
 use crate::persistence::{MetadataPersistence, Persistence};
 use crate::runs::Runs;
@@ -44,11 +44,14 @@ use query::QueryService;
 use source::RunSource;
 
 /// A pipeline to be started.
-#[derive(Debug)]
 pub struct Pipeline {
     config: Config,
     strategies: Strategies,
+    indexers: Indexers,
 }
+
+/// Indexers of the program's own, by name.
+type Indexers = BTreeMap<String, Arc<dyn Indexer>>;
 
 /// What the services of a process share.
 pub(crate) struct Shared {
@@ -62,7 +65,7 @@ pub(crate) struct Shared {
 impl Pipeline {
     /// The pipeline of a configuration.
     pub fn from_config(config: Config) -> Self {
-        Pipeline { config, strategies: Strategies::default() }
+        Pipeline { config, strategies: Strategies::default(), indexers: Indexers::default() }
     }
 
     /// Registers a strategy for storing cells, which the configuration then names: `strategy = "mine"`.
@@ -76,21 +79,43 @@ impl Pipeline {
         self
     }
 
+    /// Registers an indexer, which services of type `indexer` then name: `indexer = "mine"`. It serves all their runs.
+    #[must_use]
+    pub fn indexer(mut self, name: &str, indexer: Arc<dyn Indexer>) -> Self {
+        self.indexers.insert(name.to_owned(), indexer);
+        self
+    }
+
+    /// Refuses names that are not registered, where the configuration has them.
+    fn check_names(&self) -> Result<()> {
+        for service in &self.config.services {
+            match &service.options {
+                ServiceOptions::Environment(_, options) => {
+                    let checked = self.strategies.check(&options.strategy);
+                    checked.map_err(|error| options.strategy_place.refuse(error))?;
+                }
+                ServiceOptions::Own(_, own) if !self.indexers.contains_key(&own.name) => {
+                    let known: Vec<&str> = self.indexers.keys().map(String::as_str).collect();
+                    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                    return Err(own.place.refuse(format_args!("no indexer {:?}; this program has {known}", own.name)));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Starts all services, or none: everything that can be refused is refused before the first one starts.
     pub async fn start(self) -> Result<RunningPipeline> {
-        let Pipeline { config, strategies } = self;
+        self.check_names()?;
+        let Pipeline { config, strategies, indexers } = self;
         if config.services.is_empty() {
             return Err(Error::invalid("no service is configured; expected [services.NAME] with a type"));
-        }
-        for service in &config.services {
-            if let ServiceOptions::Environment(_, options) = &service.options {
-                strategies.check(&options.strategy).map_err(|error| options.strategy_place.refuse(error))?;
-            }
         }
         let storages = open_storages(&config).await?;
         let runs = Runs::open(&config.store).await?;
         let shared = Arc::new(Shared { config, runs, bindings: Arc::default(), storages, strategies });
-        match RunningPipeline::build(&shared).await {
+        match RunningPipeline::build(&shared, &indexers).await {
             Ok(pipeline) => {
                 pipeline.manager.act_on_all(Action::Start).await?;
                 Ok(pipeline)
@@ -130,7 +155,7 @@ pub struct RunningPipeline {
 }
 
 impl RunningPipeline {
-    async fn build(shared: &Arc<Shared>) -> Result<Self> {
+    async fn build(shared: &Arc<Shared>, indexers: &Indexers) -> Result<Self> {
         let mut manager = Manager::default();
         let (mut query, mut source) = (None, None);
         for config in &shared.config.services {
@@ -145,7 +170,7 @@ impl RunningPipeline {
                     query = Some(service.address());
                     Arc::new(service)
                 }
-                _ => follower(shared, config).await?,
+                _ => follower(shared, config, indexers).await?,
             };
             manager.add(&config.name, config.options.service_type().as_str(), service);
         }
@@ -194,7 +219,7 @@ impl RunningPipeline {
 }
 
 /// A service that follows runs.
-async fn follower(shared: &Arc<Shared>, config: &ServiceConfig) -> Result<Arc<dyn Service>> {
+async fn follower(shared: &Arc<Shared>, config: &ServiceConfig, indexers: &Indexers) -> Result<Arc<dyn Service>> {
     let (name, directory) = (config.name.as_str(), Arc::new(shared.runs.directory().await?));
     let binder = Binder::new(shared, config);
     Ok(match &config.options {
@@ -216,6 +241,11 @@ async fn follower(shared: &Arc<Shared>, config: &ServiceConfig) -> Result<Arc<dy
         ServiceOptions::Dummy(options) => {
             let dummy = Arc::new(DummyIndexer::default());
             Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::of(binder, dummy)), options.clone())?)
+        }
+        ServiceOptions::Own(options, own) => {
+            let missing = || own.place.refuse(format_args!("no indexer {:?}", own.name));
+            let indexer = Arc::clone(indexers.get(&own.name).ok_or_else(missing)?);
+            Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::of(binder, indexer)), options.clone())?)
         }
         ServiceOptions::Tidepool(_) | ServiceOptions::Query(_) => {
             let service_type = config.options.service_type().as_str();

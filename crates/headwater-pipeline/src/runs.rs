@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use headwater::{Headwater, OpenOptions, TopicSettings};
 use headwater::topic::Semantics;
+use headwater::{Clock, Headwater, OpenOptions, TopicSettings};
 use prost::{Message as _, Name as _};
 
 use crate::bindings::{message_of, type_is};
@@ -38,15 +38,20 @@ pub struct Runs {
 impl Runs {
     /// Opens the base namespace, and creates it if it is missing.
     pub async fn open(store: &str) -> Result<Self> {
-        Runs::open_with(store, true).await
+        Runs::open_with(store, true, Clock::default()).await
     }
 
     /// Opens a base namespace that exists: a command that only reads must not create one.
     pub async fn open_existing(store: &str) -> Result<Self> {
-        Runs::open_with(store, false).await
+        Runs::open_with(store, false, Clock::default()).await
     }
 
-    async fn open_with(store: &str, create: bool) -> Result<Self> {
+    /// The same as [`Runs::open`], with a clock for the namespaces of runs: for tests of leases.
+    pub async fn open_with_clock(store: &str, clock: Clock) -> Result<Self> {
+        Runs::open_with(store, true, clock).await
+    }
+
+    async fn open_with(store: &str, create: bool, clock: Clock) -> Result<Self> {
         let options = OpenOptions::default().create(create).auto_create(false).connections_max(CONNECTIONS_MAX);
         let opened = Headwater::open_with(store, options).await;
         let base = opened.map_err(|error| Error::from_store(ErrorCode::ReadFailed, &error))?;
@@ -59,7 +64,7 @@ impl Runs {
         };
         let created = base.topic(RUNS_TOPIC).settings(settings).create_if_missing().await;
         created.map_err(|error| Error::from_store(ErrorCode::WriteFailed, &error))?;
-        Ok(Runs { base, stores: Arc::new(RunStores::new(store)) })
+        Ok(Runs { base, stores: Arc::new(RunStores::new(store, clock)) })
     }
 
     /// Registers a run, or its new state: the newest message of a run counts.

@@ -65,7 +65,7 @@ impl Pending {
     /// The bytes of all messages, those of unknown size taken for average ones.
     fn bytes(&self) -> u64 {
         let known = self.sizes.len() as u64;
-        if known == 0 { 0 } else { self.bytes.saturating_mul(self.ticks.max(known)) / known }
+        self.bytes.saturating_mul(self.ticks.max(known)).checked_div(known).unwrap_or(0)
     }
 
     fn has_room(&self, ticks_max: u64, bytes_max: u64) -> bool {

@@ -30,6 +30,8 @@ pub enum ServiceType {
     OrganismIndexer,
     /// Reads and counts.
     DummyIndexer,
+    /// An indexer of the program's own.
+    Indexer,
     /// Answers queries and serves the page.
     Query,
 }
@@ -52,7 +54,7 @@ const fn optional(name: &'static str, usage: Usage) -> Port {
 
 impl ServiceType {
     /// All of them.
-    pub const ALL: [ServiceType; 8] = [
+    pub const ALL: [ServiceType; 9] = [
         ServiceType::Tidepool,
         ServiceType::Persistence,
         ServiceType::MetadataPersistence,
@@ -60,6 +62,7 @@ impl ServiceType {
         ServiceType::EnvironmentIndexer,
         ServiceType::OrganismIndexer,
         ServiceType::DummyIndexer,
+        ServiceType::Indexer,
         ServiceType::Query,
     ];
 
@@ -73,6 +76,7 @@ impl ServiceType {
             ServiceType::EnvironmentIndexer => "environment-indexer",
             ServiceType::OrganismIndexer => "organism-indexer",
             ServiceType::DummyIndexer => "dummy-indexer",
+            ServiceType::Indexer => "indexer",
             ServiceType::Query => "query",
         }
     }
@@ -107,7 +111,7 @@ impl ServiceType {
             ServiceType::OrganismIndexer => {
                 &[BATCHES, FILES, METADATA, const { port("index", Usage::DbOrgWrite) }, DONE]
             }
-            ServiceType::DummyIndexer => &[BATCHES, FILES, METADATA, DONE],
+            ServiceType::DummyIndexer | ServiceType::Indexer => &[BATCHES, FILES, METADATA, DONE],
             ServiceType::Query => &[const { port("index", Usage::DbRead) }],
         }
     }
@@ -145,6 +149,8 @@ pub enum ServiceOptions {
     Organism(IndexerOptions),
     /// Of the indexer that counts.
     Dummy(IndexerOptions),
+    /// Of an indexer of the program's own.
+    Own(IndexerOptions, OwnIndexer),
     /// Of the query API.
     Query(QueryOptions),
 }
@@ -160,6 +166,7 @@ impl ServiceOptions {
             ServiceOptions::Environment(..) => ServiceType::EnvironmentIndexer,
             ServiceOptions::Organism(_) => ServiceType::OrganismIndexer,
             ServiceOptions::Dummy(_) => ServiceType::DummyIndexer,
+            ServiceOptions::Own(..) => ServiceType::Indexer,
             ServiceOptions::Query(_) => ServiceType::Query,
         }
     }
@@ -178,6 +185,15 @@ pub struct EnvironmentOptions {
     pub compression: Option<Compression>,
     /// The ticks of a partition on PostgreSQL; `None` without partitions.
     pub partition_ticks: Option<u64>,
+}
+
+/// Which indexer of the program's own is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnIndexer {
+    /// The name under which it is registered.
+    pub name: String,
+    /// Where it is named.
+    pub place: Place,
 }
 
 /// Options of the query API.
@@ -236,7 +252,8 @@ fn bindings(
         }
         bindings.insert(port.name, binding);
     }
-    for port in ports.iter().filter(|port| port.is_required && !bindings.contains_key(port.name)) {
+    let is_missing = |port: &&Port| port.is_required && !bindings.contains_key(port.name);
+    if let Some(port) = ports.iter().find(is_missing) {
         let (missing, form) = (port.name, port.usage.form());
         return Err(table.refuse(format_args!("resources.{missing} of a {name} is missing; expected {missing} = \"{form}\"")));
     }
@@ -250,9 +267,10 @@ fn check_idempotency(
     bindings: &BTreeMap<&'static str, Binding>,
 ) -> Result<()> {
     let is_enabled = match options {
-        ServiceOptions::Environment(options, _) | ServiceOptions::Organism(options) | ServiceOptions::Dummy(options) => {
-            options.enable_idempotency
-        }
+        ServiceOptions::Environment(options, _)
+        | ServiceOptions::Organism(options)
+        | ServiceOptions::Dummy(options)
+        | ServiceOptions::Own(options, _) => options.enable_idempotency,
         _ => false,
     };
     if is_enabled && !bindings.contains_key("idempotency") {
@@ -288,6 +306,12 @@ fn options(
         ServiceType::EnvironmentIndexer => ServiceOptions::Environment(indexer(table, run_id)?, environment(table)?),
         ServiceType::OrganismIndexer => ServiceOptions::Organism(indexer(table, run_id)?),
         ServiceType::DummyIndexer => ServiceOptions::Dummy(indexer(table, run_id)?),
+        ServiceType::Indexer => {
+            let Some(Located { value: name, place, .. }) = table.string("indexer")? else {
+                return Err(table.refuse("indexer is missing; expected the name of an indexer that the program registers"));
+            };
+            ServiceOptions::Own(indexer(table, run_id)?, OwnIndexer { name, place })
+        }
         ServiceType::Query => ServiceOptions::Query(QueryOptions {
             listen: address(table, "listen")?.map_or_else(|| ([127, 0, 0, 1], 7412).into(), |at| at.value),
             query_bytes_max: table.number("query_bytes_max", 1..=1 << 40)?.unwrap_or(256 * 1024 * 1024),

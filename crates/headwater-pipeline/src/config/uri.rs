@@ -137,7 +137,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Parses a URI and looks its resource up.
+    /// Parses a URI and finds its resource.
     pub(super) fn parse(uri: &Located<String>, resources: &[ResourceConfig]) -> Result<Self> {
         let (usage, rest) = usage_of(uri)?;
         let (resource, query) = rest.split_once('?').unwrap_or((rest, ""));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use headwater::maintenance::{Job, MaintenancePreset, MaintenanceSettings};
 use headwater::topic::Removal;
-use headwater::{ErrorKind, Headwater, Message, OpenOptions, Running};
+use headwater::{Clock, ErrorKind, Headwater, Message, OpenOptions, Running};
 
 use crate::contracts::RunInfo;
 use crate::error::{Error, ErrorCode, Result};
@@ -31,6 +31,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// The stores that this process has open.
 pub(crate) struct RunStores {
     url: String,
+    clock: Clock,
     open: tokio::sync::Mutex<HashMap<String, (Arc<RunStore>, usize)>>,
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct Accounted {
 pub(crate) struct InUse(pub(crate) Arc<RunStore>);
 
 impl RunStores {
-    pub(crate) fn new(url: &str) -> Self {
-        RunStores { url: url.to_owned(), open: tokio::sync::Mutex::default() }
+    pub(crate) fn new(url: &str, clock: Clock) -> Self {
+        RunStores { url: url.to_owned(), clock, open: tokio::sync::Mutex::default() }
     }
 
     /// The store of a run; opened, and created if it is missing, for the first that uses it.
@@ -70,7 +71,7 @@ impl RunStores {
             *users += 1;
             return Ok(InUse(Arc::clone(store)));
         }
-        let store = Arc::new(RunStore::open(&self.url, run).await?);
+        let store = Arc::new(RunStore::open(self, run).await?);
         open.insert(run.run_id.clone(), (Arc::clone(&store), 1));
         Ok(InUse(store))
     }
@@ -128,10 +129,10 @@ fn maintenance() -> headwater::Result<MaintenanceSettings> {
 }
 
 impl RunStore {
-    async fn open(url: &str, run: &RunInfo) -> Result<Self> {
+    async fn open(stores: &RunStores, run: &RunInfo) -> Result<Self> {
         let failed = |error: headwater::Error| Error::from_store(ErrorCode::ReadFailed, &error);
-        let options = options(run).maintenance_settings(maintenance().map_err(failed)?);
-        let headwater = Headwater::open_with(url, options).await.map_err(failed)?;
+        let options = options(run).maintenance_settings(maintenance().map_err(failed)?).clock(stores.clock.clone());
+        let headwater = Headwater::open_with(&stores.url, options).await.map_err(failed)?;
         let presence = match serve_presence(&headwater).await {
             Ok(presence) => presence,
             Err(error) => {
