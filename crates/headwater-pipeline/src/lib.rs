@@ -19,6 +19,8 @@ pub mod index;
 pub mod indexer;
 pub mod manager;
 pub mod persistence;
+pub mod pipeline;
+pub mod query;
 pub mod resource;
 pub mod run_id;
 pub mod runs;
@@ -31,4 +33,5 @@ pub mod world;
 
 pub use config::Config;
 pub use error::{Error, ErrorCode, Result};
+pub use pipeline::{Pipeline, RunningPipeline};
 pub use run_id::RunId;
