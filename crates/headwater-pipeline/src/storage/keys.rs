@@ -14,7 +14,7 @@ pub(crate) fn check_run(run_id: &str) -> Result<()> {
     {
         return Ok(());
     }
-    let rule = format!("a letter and up to {} letters, digits, _ or - are expected", RUN_BYTES_MAX - 1);
+    let rule = format!("a letter and up to {} of a-z, A-Z, 0-9, _ and - are expected", RUN_BYTES_MAX - 1);
     Err(Error::invalid(format!("run id {run_id:?}: {rule}")))
 }
 

@@ -35,7 +35,7 @@ pub(super) async fn open(location: &str, options: &Options) -> Result<Objects> {
     }
 }
 
-/// Two letters at least: one is a drive of Windows.
+/// Two characters at least: one is a drive of Windows.
 fn is_scheme(text: &str) -> bool {
     text.len() > 1 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }

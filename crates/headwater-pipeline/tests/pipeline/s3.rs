@@ -42,10 +42,13 @@ async fn serve(State(objects): State<Objects>, request: Request) -> Response {
         },
         Method::POST => {
             let text = String::from_utf8_lossy(&body);
-            for key in text.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next()) {
+            let keys = text.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next());
+            let deleted = keys.map(|key| {
                 objects.remove(&format!("{}/{key}", path.trim_end_matches('/')));
-            }
-            "<DeleteResult></DeleteResult>".into_response()
+                format!("<Deleted><Key>{key}</Key></Deleted>")
+            });
+            let deleted: String = deleted.collect();
+            format!("<DeleteResult>{deleted}</DeleteResult>").into_response()
         }
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
     }
