@@ -6,7 +6,7 @@ mod crew;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use headwater::{Headwater, OpenOptions};
 use headwater_pipeline::contracts::{BatchInfo, RunInfo};
 use headwater_pipeline::index::{Index, IndexOptions};
@@ -143,9 +143,8 @@ impl Drill {
             }
             tokio::time::sleep(Duration::from_micros(self.random.random_range(0..50_000))).await;
             self.tend().await?;
-            let ready = self.crew.ready();
-            ensure!(!ready.is_empty(), "all services ended before kill {}", kill + 1);
-            let victim = ready[self.random.random_range(0..ready.len())];
+            let victim =
+                self.victim().with_context(|| format!("all services ended before kill {}", kill + 1))?;
             self.crew.kill(victim).await?;
             // Started again unless the run ended at this moment: its source has nothing more to do.
             self.tend().await?;
@@ -154,6 +153,16 @@ impl Drill {
             }
         }
         Ok(())
+    }
+
+    /// Any service that runs; every other time one of those that were killed least, so that a few kills reach all of them.
+    fn victim(&mut self) -> Option<usize> {
+        let mut ready = self.crew.ready();
+        if self.random.random_bool(0.5) {
+            let least = ready.iter().map(|at| self.crew.kills_of(*at)).min()?;
+            ready.retain(|at| self.crew.kills_of(*at) == least);
+        }
+        (!ready.is_empty()).then(|| ready[self.random.random_range(0..ready.len())])
     }
 
     /// Waits until all services have ended by themselves.

@@ -17,11 +17,25 @@ const SERVICE: &str = "HEADWATER_DRILL_SERVICE";
 const STORE: &str = "HEADWATER_DRILL_STORE";
 const DIRECTORY: &str = "HEADWATER_DRILL_DIRECTORY";
 /// Each in a process of its own; those that are there twice compete.
-const SERVICES: [&str; 7] =
-    ["source", "persistence-1", "persistence-2", "environment-1", "environment-2", "metadata-persistence", "metadata-indexer"];
-/// Who is killed once how many ticks are indexed.
-const KILLS: [(i64, &str); 5] =
-    [(20, "persistence-1"), (80, "environment-1"), (140, "source"), (200, "metadata-indexer"), (260, "persistence-2")];
+const SERVICES: [&str; 7] = [
+    "source",
+    "persistence-1",
+    "persistence-2",
+    "environment-1",
+    "environment-2",
+    "metadata-persistence",
+    "metadata-indexer",
+];
+/// Which service is killed once how many ticks are indexed.
+const KILLS: [(i64, &str); 5] = [
+    (10, "metadata-indexer"),
+    (40, "persistence-1"),
+    (80, "source"),
+    (120, "persistence-2"),
+    (160, "environment-1"),
+];
+/// A source or a persistence service may be done before its kill, if indexers are slow; the others are not.
+const KILLS_MIN: usize = 2;
 const FINISHED_WITHIN: Duration = Duration::from_secs(60);
 
 fn text(run_id: &RunId) -> String {
@@ -48,6 +62,7 @@ resources = {{ metadata = "queue-in:metadata-queue", storage = "storage-write:fi
 [services.source]
 type = "tidepool"
 ticks = {TICKS}
+ticks_per_second = 200.0
 checkpoint_directory = "${{{DIRECTORY}}}"
 checkpoint_every = 30
 publish_ticks_max = 10
@@ -118,14 +133,18 @@ impl<'p> Crew<'p> {
             .expect("a process")
     }
 
-    /// Kills the process of a service and starts another one.
-    fn kill(&mut self, service: &str) {
+    /// Kills the process of a service and starts another one; false if it has finished the run before.
+    fn kill(&mut self, service: &str) -> bool {
         let at = self.processes.iter().position(|(name, _)| *name == service).expect("one of the services");
-        let mut process = self.processes[at].1.take().expect("not ended yet");
-        assert_eq!(process.try_wait().expect("a process"), None, "{service} ended before it was killed");
+        let process = self.processes[at].1.as_mut().expect("started");
+        if let Some(status) = process.try_wait().expect("a process") {
+            assert!(status.success(), "{service}: {status}");
+            return false;
+        }
         process.kill().expect("killed");
         process.wait().expect("ended");
         self.processes[at].1 = Some(self.process(service));
+        true
     }
 
     /// Waits until each service has finished the run.
@@ -173,7 +192,8 @@ impl Place {
     /// `None`, with a printed notice, where no server is given, and a failure where nothing may be skipped.
     fn postgres() -> Option<Self> {
         let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
-            let required = ["HEADWATER_TEST_REQUIRE_ALL", "CI"].iter().any(|name| std::env::var_os(name).is_some());
+            let required =
+                ["HEADWATER_TEST_REQUIRE_ALL", "CI"].iter().any(|name| std::env::var_os(name).is_some());
             assert!(!required, "HEADWATER_TEST_POSTGRES is not set, and nothing may be skipped");
             println!("skipped: HEADWATER_TEST_POSTGRES is not set");
             return None;
@@ -217,7 +237,12 @@ async fn until_indexed(index: &Index, ticks: i64) {
 async fn assert_complete(index: &Index, run_id: &RunId) {
     let ticks = index.ticks(0..=i64::MAX, TICKS as u64 + 1).await.expect("ticks");
     assert_eq!(ticks, (0..TICKS).collect::<Vec<_>>());
-    let config = tidepool::Config { dimensions: vec![12, 12], organisms: 2, organisms_max: 4, ..tidepool::Config::default() };
+    let config = tidepool::Config {
+        dimensions: vec![12, 12],
+        organisms: 2,
+        organisms_max: 4,
+        ..tidepool::Config::default()
+    };
     let mut world = Tidepool::new(config).expect("a world");
     for tick in ticks {
         let expected = world.capture(run_id.as_str(), 0);
@@ -243,10 +268,12 @@ async fn assert_settled(place: &Place) {
 async fn drill(place: Place) {
     let index = Index::open(&place.index, place.run_id.as_str(), &IndexOptions::default()).expect("an index");
     let mut crew = Crew::start(&place);
+    let mut kills = 0;
     for (ticks, service) in KILLS {
         until_indexed(&index, ticks).await;
-        crew.kill(service);
+        kills += usize::from(crew.kill(service));
     }
+    assert!(kills >= KILLS_MIN, "{kills} kills");
     until_indexed(&index, TICKS - 1).await;
     crew.finish();
     assert_complete(&index, &place.run_id).await;

@@ -111,6 +111,11 @@ impl Crew {
         self.members.iter().filter(|member| !member.is_done && member.service != ENDLESS)
     }
 
+    /// How often a service was killed.
+    pub(super) fn kills_of(&self, at: usize) -> u64 {
+        self.members[at].kills
+    }
+
     pub(super) fn kills(&self) -> u64 {
         self.members.iter().map(|member| member.kills).sum()
     }
