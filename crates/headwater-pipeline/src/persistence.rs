@@ -271,7 +271,11 @@ mod tests {
 
     #[test]
     fn ticks_of_two_runs_are_not_mixed() {
-        let tick = |run_id: &str, tick_number| TickData { run_id: run_id.into(), tick_number, ..TickData::default() };
+        let tick = |run_id: &str, tick_number| TickData {
+            run_id: run_id.into(),
+            tick_number,
+            ..TickData::default()
+        };
         let numbers = |ticks: Vec<TickData>| -> Vec<Vec<i64>> {
             by_run(ticks).iter().map(|run| run.iter().map(|tick| tick.tick_number).collect()).collect()
         };

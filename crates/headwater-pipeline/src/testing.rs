@@ -40,8 +40,8 @@ use crate::contracts::{
 use crate::error::{Error, Result};
 use crate::indexer::Indexer;
 use crate::resource::{
-    Backlog, Bind, BindIndexer, Closer, IndexerBindings, MetadataIndexerBindings, MetadataPersistenceBindings,
-    PersistenceBindings, RunDirectory, TopicWriter,
+    Backlog, Bind, BindIndexer, Closer, IndexerBindings, MetadataIndexerBindings,
+    MetadataPersistenceBindings, PersistenceBindings, RunDirectory, TopicWriter,
 };
 
 mod faults;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use headwater::health::RecordedError;
 use hdrhistogram::Histogram;
+use headwater::health::RecordedError;
 use metrics::Label;
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,8 @@ pub(super) fn sum<'a>(parts: impl IntoIterator<Item = &'a Health>) -> HealthSnap
         sum.buffer_bytes += part.buffer_bytes.load(Ordering::Relaxed);
         if let Some(pool) = *lock(&part.pool) {
             // Bindings of one resource share its pool: the largest is the newest reading, a sum would count it twice.
-            sum.pool = Some(sum.pool.map_or(pool, |other| if other.total > pool.total { other } else { pool }));
+            sum.pool =
+                Some(sum.pool.map_or(pool, |other| if other.total > pool.total { other } else { pool }));
         }
         sum.error_count += part.error_count.load(Ordering::Relaxed);
         sum.last_errors.extend(lock(&part.errors).iter().cloned());

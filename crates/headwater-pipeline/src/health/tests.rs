@@ -14,8 +14,14 @@ async fn figures_are_shown_without_an_exporter() {
     health.set_pool(PoolFigures { active: 1, idle: 2, total: 3, waiting: 0 });
 
     let seen = health.snapshot();
-    assert_eq!((seen.run.as_str(), seen.service.as_str(), seen.resource.as_str()), ("run_a", "environment-1", "index"));
-    assert_eq!((seen.counts.ticks_flushed, seen.counts.cells_written, seen.counts.batches_processed), (250, 5_000, 2));
+    assert_eq!(
+        (seen.run.as_str(), seen.service.as_str(), seen.resource.as_str()),
+        ("run_a", "environment-1", "index")
+    );
+    assert_eq!(
+        (seen.counts.ticks_flushed, seen.counts.cells_written, seen.counts.batches_processed),
+        (250, 5_000, 2)
+    );
     assert_eq!((seen.cells_per_second, seen.batches_per_second), (500.0, 0.2));
     assert_eq!((seen.buffer_ticks, seen.buffer_bytes), (50, 4_096));
     let latency = seen.write_latency.expect("one write");

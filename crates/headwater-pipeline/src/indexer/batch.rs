@@ -70,7 +70,7 @@ impl BatchHandler {
             biased;
             () = closing.requested() => return Tried::GivenBack,
             read = async {
-                let room = call.reserve(info.stored_bytes).await;
+                let room = call.reserve(info.tick_count, info.stored_bytes).await;
                 (self.read(info).await, room)
             } => match read {
                 (Ok(ticks), room) => (ticks, room),
@@ -81,7 +81,7 @@ impl BatchHandler {
             return Tried::Committed;
         }
         let (count, bytes) = (ticks.len(), memory_of(&ticks));
-        room.grow_to(bytes);
+        room.occupy(bytes);
         let Some((fate, buffer)) = call.add(ticks, bytes, alone) else { return Tried::GivenBack };
         drop(reads);
         tracing::debug!(run = self.run_id, key = info.storage_key, count, buffer, "ticks buffered");
@@ -189,8 +189,7 @@ impl Handler<BatchInfo> for BatchHandler {
 
 /// About the bytes that ticks occupy; cells are not touched.
 fn memory_of(ticks: &[TickData]) -> u64 {
-    let of = |tick: &TickData| {
-        TICK_BYTES + tick.cells.len() as u64 + tick.organisms.len() as u64 * ORGANISM_BYTES
-    };
+    let of =
+        |tick: &TickData| TICK_BYTES + tick.cells.len() as u64 + tick.organisms.len() as u64 * ORGANISM_BYTES;
     ticks.iter().map(of).sum()
 }

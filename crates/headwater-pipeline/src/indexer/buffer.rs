@@ -39,6 +39,8 @@ pub(super) struct Limits {
     pub(super) files_max: usize,
     /// Bytes of all batches that are read or buffered.
     pub(super) bytes_max: u64,
+    /// Ticks of all batches that are read, buffered or being flushed: enough for the next flushes, and no memory for more.
+    pub(super) ticks_ahead: u64,
 }
 
 /// What became of the ticks of a batch.
@@ -61,7 +63,8 @@ pub(super) struct Buffer {
     state: Mutex<State>,
     /// Something changed that may make a flush due.
     changed: Notify,
-    room: Room,
+    bytes: Room,
+    ticks: Room,
     closing: (Stopper, Stop),
     run_id: String,
     health: Arc<Health>,
@@ -88,7 +91,8 @@ impl Buffer {
             limits,
             state: Mutex::default(),
             changed: Notify::new(),
-            room: Room::new(limits.bytes_max),
+            bytes: Room::for_bytes(limits.bytes_max),
+            ticks: Room::for_ticks(limits.ticks_ahead),
             closing: Stop::new(),
             run_id: run_id.to_owned(),
             health,
@@ -155,7 +159,7 @@ impl Buffer {
         if is_closing && state.is_empty() {
             return Step::End;
         }
-        match state.due(&self.limits, self.room.is_awaited(), is_closing) {
+        match state.due(&self.limits, self.bytes.is_awaited(), is_closing) {
             Due::At(at) if at > Instant::now() => Step::Wait(Some(at)),
             Due::Never => Step::Wait(None),
             Due::Now | Due::At(_) => Step::Flush(state.take(self.limits.insert_batch_size)),
@@ -201,10 +205,14 @@ impl<'a> Call<'a> {
         self.buffer.closing.1.clone()
     }
 
-    /// Waits for room for a batch. Everything buffered is flushed if there is none.
-    pub(super) async fn reserve(&self, bytes: u64) -> Reserved<'a> {
+    /// Waits for room for a batch.
+    pub(super) async fn reserve(&self, ticks: u64, bytes: u64) -> Places<'a> {
         let buffer = self.buffer;
-        buffer.room.reserve(bytes, || buffer.changed.notify_one()).await
+        // Nothing to be done while it waits: so many ticks are several flushes, which are due by their size.
+        let ticks = buffer.ticks.reserve(ticks, || {}).await;
+        // What is buffered is flushed although more would fit into a flush.
+        let bytes = buffer.bytes.reserve(bytes, || buffer.changed.notify_one()).await;
+        Places { _ticks: ticks, bytes }
     }
 
     /// Says that ticks are on their way, until the result is dropped: a flush because all slots are taken waits for them.
@@ -234,6 +242,19 @@ impl<'a> Call<'a> {
         self.buffer.health.set_buffer(ticks, bytes);
         self.buffer.changed.notify_one();
         Some((fate, ticks))
+    }
+}
+
+/// The room of one batch.
+pub(super) struct Places<'a> {
+    _ticks: Reserved<'a>,
+    bytes: Reserved<'a>,
+}
+
+impl Places<'_> {
+    /// The batch is decoded and has so many bytes.
+    pub(super) fn occupy(&mut self, bytes: u64) {
+        self.bytes.grow_to(bytes);
     }
 }
 

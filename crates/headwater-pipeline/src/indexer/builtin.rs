@@ -27,7 +27,10 @@ impl EnvironmentIndexer {
 impl Indexer for EnvironmentIndexer {
     async fn prepare_schema(&self, metadata: Option<&SimulationMetadata>) -> Result<()> {
         let metadata = metadata.ok_or_else(|| {
-            Error::permanent(ErrorCode::SchemaSetupFailed, "the shape of the world is in the metadata, which is missing")
+            Error::permanent(
+                ErrorCode::SchemaSetupFailed,
+                "the shape of the world is in the metadata, which is missing",
+            )
         })?;
         self.index.create_schema(&World::from_metadata(metadata)?).await
     }

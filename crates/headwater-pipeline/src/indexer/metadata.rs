@@ -50,7 +50,8 @@ pub(super) async fn wait_for_metadata(
         let now = Instant::now();
         if now >= give_up_at {
             let waited_ms = patience.poll_duration_max.as_millis();
-            let why = last_error.map_or_else(|| "it is not in the index".to_owned(), |error| error.to_string());
+            let why =
+                last_error.map_or_else(|| "it is not in the index".to_owned(), |error| error.to_string());
             let message = format!("metadata of run {run_id} did not come within {waited_ms} ms: {why}");
             let error = Error::permanent(ErrorCode::ReadFailed, message);
             health.record_error(&error, format_args!("metadata of run {run_id}"));

@@ -61,7 +61,10 @@ impl MetadataIndexer {
     async fn index(&self, run_id: &str, bindings: &MetadataIndexerBindings, stop: &mut Stop) -> Result<()> {
         let create = || bindings.index.create_schema();
         let created = wait_out("schema preparation", &self.health, stop, create).await.map_err(|error| {
-            Error::permanent(ErrorCode::SchemaSetupFailed, format!("schema of run {run_id} not prepared: {error}"))
+            Error::permanent(
+                ErrorCode::SchemaSetupFailed,
+                format!("schema of run {run_id} not prepared: {error}"),
+            )
         })?;
         if created.is_none() {
             return Ok(());
@@ -121,7 +124,10 @@ impl MetadataHandler {
             self.health.count(Counter::ReadErrors, 1);
         })?;
         check_run(&self.run_id, &metadata.run_id, &format!("the file {}", info.storage_key))?;
-        self.index.insert_metadata(&metadata).await.inspect_err(|_| self.health.count(Counter::WriteErrors, 1))
+        self.index
+            .insert_metadata(&metadata)
+            .await
+            .inspect_err(|_| self.health.count(Counter::WriteErrors, 1))
     }
 }
 

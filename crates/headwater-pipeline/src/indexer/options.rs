@@ -8,6 +8,9 @@ use super::buffer::Limits;
 use super::metadata::Patience;
 use crate::error::{Error, Result};
 
+/// Flushes whose ticks are in memory at most, the one under way included: a file is read long before its turn, and memory stays small.
+const FLUSHES_AHEAD: u64 = 6;
+
 /// The options of an indexer, by the names of its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -102,6 +105,7 @@ impl IndexerOptions {
             false => (1, Duration::ZERO),
         };
         let (files_max, bytes_max) = (self.buffer_files_max, self.buffer_bytes_max);
-        Limits { insert_batch_size, flush_timeout, files_max, bytes_max }
+        let ticks_ahead = FLUSHES_AHEAD.saturating_mul(self.insert_batch_size as u64);
+        Limits { insert_batch_size, flush_timeout, files_max, bytes_max, ticks_ahead }
     }
 }

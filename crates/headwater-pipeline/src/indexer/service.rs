@@ -50,7 +50,13 @@ impl BatchIndexer {
         Ok(BatchIndexer { name: name.to_owned(), follower, bind, options, health })
     }
 
-    async fn index(&self, run: &RunInfo, bindings: &IndexerBindings, discovered: Instant, stop: &mut Stop) -> Result<()> {
+    async fn index(
+        &self,
+        run: &RunInfo,
+        bindings: &IndexerBindings,
+        discovered: Instant,
+        stop: &mut Stop,
+    ) -> Result<()> {
         let run_id = run.run_id.as_str();
         let idempotency = self.idempotency(bindings)?;
         if !self.prepare(run_id, bindings, discovered, stop).await? {
@@ -79,7 +85,13 @@ impl BatchIndexer {
     }
 
     /// Waits for metadata and prepares the schema; false if a stop is requested first.
-    async fn prepare(&self, run_id: &str, bindings: &IndexerBindings, discovered: Instant, stop: &mut Stop) -> Result<bool> {
+    async fn prepare(
+        &self,
+        run_id: &str,
+        bindings: &IndexerBindings,
+        discovered: Instant,
+        stop: &mut Stop,
+    ) -> Result<bool> {
         let indexer = &bindings.indexer;
         let metadata = if indexer.components().metadata {
             let (index, patience) = (&*bindings.metadata, self.options.patience());
@@ -90,9 +102,13 @@ impl BatchIndexer {
             None
         };
         let prepare = || indexer.prepare_schema(metadata.as_ref());
-        let prepared = wait_out("schema preparation", &self.health, stop, prepare).await.map_err(|error| {
-            Error::permanent(ErrorCode::SchemaSetupFailed, format!("schema of run {run_id} not prepared: {error}"))
-        })?;
+        let prepared =
+            wait_out("schema preparation", &self.health, stop, prepare).await.map_err(|error| {
+                Error::permanent(
+                    ErrorCode::SchemaSetupFailed,
+                    format!("schema of run {run_id} not prepared: {error}"),
+                )
+            })?;
         if prepared.is_some() {
             tracing::info!(service = self.name, run = run_id, "schema ready");
         }
@@ -142,7 +158,8 @@ impl BatchIndexer {
             return Ok(None);
         }
         let Some(tracker) = &bindings.tracker else {
-            let message = format!("service {}: enable_idempotency needs a binding db-idempotency:NAME", self.name);
+            let message =
+                format!("service {}: enable_idempotency needs a binding db-idempotency:NAME", self.name);
             return Err(Error::invalid(message));
         };
         Idempotency::new(Arc::clone(tracker), &bindings.group).map(Some)

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::follow::{Follower, ServeRun, check_run, serve_topic};
 use crate::health::{Counter, Health};
 use crate::resource::{
-    BatchStorageWrite, Bind, Delivery, Handler, MetadataPersistenceBindings, RunDirectory, TopicWriter, Verdict,
+    BatchStorageWrite, Bind, Delivery, Handler, MetadataPersistenceBindings, RunDirectory, TopicWriter,
+    Verdict,
 };
 use crate::service::{Service, Stop};
 
@@ -74,7 +75,8 @@ impl ServeRun for MetadataPersistence {
             health: Arc::clone(&self.health),
             stop: stop.clone(),
         };
-        let served = serve_topic(&self.follower, &run.run_id, &*metadata, Arc::new(handler), None, stop).await;
+        let served =
+            serve_topic(&self.follower, &run.run_id, &*metadata, Arc::new(handler), None, stop).await;
         closer.close().await;
         served
     }

@@ -77,7 +77,11 @@ impl TickQueueReader for MemoryQueue {
                     state.first_at = None;
                     let claim = MemoryClaim { queue: self.clone(), ticks: ticks.clone(), is_acked: false };
                     drop(state);
-                    return Ok((count > 0).then(|| TickClaims { ticks, is_redelivered: false, claim: Box::new(claim) }));
+                    return Ok((count > 0).then(|| TickClaims {
+                        ticks,
+                        is_redelivered: false,
+                        claim: Box::new(claim),
+                    }));
                 }
                 deadline
             };

@@ -50,7 +50,15 @@ impl MemoryStorage {
         let stored_bytes = batch.encoded_len() as u64;
         lock(&self.batches).insert(storage_key.clone(), batch);
         let run_id = run_id.to_owned();
-        BatchInfo { run_id, storage_key, first_tick, last_tick, tick_count, stored_bytes, ..BatchInfo::default() }
+        BatchInfo {
+            run_id,
+            storage_key,
+            first_tick,
+            last_tick,
+            tick_count,
+            stored_bytes,
+            ..BatchInfo::default()
+        }
     }
 }
 
@@ -99,6 +107,11 @@ impl BatchStorageWrite for MemoryStorage {
         files.insert(storage_key.clone(), metadata.clone());
         drop(files);
         let stored_bytes = metadata.encoded_len() as u64;
-        Ok(MetadataInfo { run_id: metadata.run_id.clone(), storage_key, stored_bytes, ..MetadataInfo::default() })
+        Ok(MetadataInfo {
+            run_id: metadata.run_id.clone(),
+            storage_key,
+            stored_bytes,
+            ..MetadataInfo::default()
+        })
     }
 }

@@ -20,7 +20,8 @@ fn options() -> IndexerOptions {
 }
 
 fn start_with(pipeline: &MemoryPipeline, options: IndexerOptions) -> Running {
-    let bind = pipeline.bind_indexer_with(|run| Arc::new(EnvironmentIndexer::new(Arc::new(run.index.clone()))));
+    let bind =
+        pipeline.bind_indexer_with(|run| Arc::new(EnvironmentIndexer::new(Arc::new(run.index.clone()))));
     start(BatchIndexer::new("environment", Arc::new(pipeline.runs.clone()), bind, options).expect("valid"))
 }
 
@@ -58,7 +59,10 @@ async fn buffer_100_into_250() {
     assert_eq!(begun.elapsed(), FLUSH_TIMEOUT);
     assert_eq!(run.index.ticks(), (0..300).collect::<Vec<_>>());
     let health = indexer.health();
-    assert_eq!((health.counts.batches_processed, health.counts.ticks_flushed, health.buffer_ticks), (3, 300, 0));
+    assert_eq!(
+        (health.counts.batches_processed, health.counts.ticks_flushed, health.buffer_ticks),
+        (3, 300, 0)
+    );
     indexer.stop().await.expect("clean");
 }
 

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use headwater_pipeline::bindings::Bindings;
 use headwater_pipeline::contracts::{SimulationMetadata, TickData};
+use headwater_pipeline::health::Counter;
 use headwater_pipeline::indexer::{EnvironmentIndexer, Indexer, IndexerOptions};
 use headwater_pipeline::resource::EnvironmentWrite;
-use headwater_pipeline::{Error, ErrorCode, Result};
+use headwater_pipeline::{Config, Error, ErrorCode, Result};
 
 use crate::running::start;
 
@@ -281,4 +284,31 @@ async fn all_write_metrics_counted(place: Place) {
     eventually("it is skipped", async || again.health().counts.batches_skipped == 1).await;
     again.stop().await.expect("clean");
     place.leave().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_window_uri_over_resource_over_default() {
+    let text = r#"
+        [pipeline]
+        store = "sqlite:tides.db"
+        [resources.narrow]
+        type = "index"
+        metrics_window_s = 20
+        [resources.plain]
+        type = "index"
+    "#;
+    let config = Config::parse("tides.toml".as_ref(), text, &|_| None).expect("valid");
+    let health = |uri: &str| {
+        let binding = config.binding(uri).expect("valid");
+        let bound = Bindings::default().bind("environment", "index", &binding, "run_1").expect("bound");
+        Arc::clone(bound.health())
+    };
+    let by_uri = health("db-env-write:narrow?metrics_window_s=40");
+    let all = [by_uri, health("db-env-write:narrow"), health("db-env-write:plain")];
+    all.iter().for_each(|health| health.count(Counter::CellsWritten, 600));
+    let rates = || all.each_ref().map(|health| health.snapshot().cells_per_second.round());
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert_eq!(rates(), [20.0, 0.0, 20.0]);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert_eq!(rates(), [0.0, 0.0, 12.0]);
 }

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use crate::running::{Running, start};
 
 fn start_with(pipeline: &MemoryPipeline, options: IndexerOptions) -> Running {
-    let bind = pipeline.bind_indexer_with(|run| Arc::new(EnvironmentIndexer::new(Arc::new(run.index.clone()))));
+    let bind =
+        pipeline.bind_indexer_with(|run| Arc::new(EnvironmentIndexer::new(Arc::new(run.index.clone()))));
     start(BatchIndexer::new("environment", Arc::new(pipeline.runs.clone()), bind, options).expect("valid"))
 }
 
@@ -38,8 +39,12 @@ async fn metadata_announced_then_indexed() {
         Arc::new(pipeline.clone()),
         MetadataPersistenceOptions::default(),
     );
-    let indexer =
-        MetadataIndexer::new("metadata-indexer", runs, Arc::new(pipeline.clone()), MetadataIndexerOptions::default());
+    let indexer = MetadataIndexer::new(
+        "metadata-indexer",
+        runs,
+        Arc::new(pipeline.clone()),
+        MetadataIndexerOptions::default(),
+    );
     let (persistence, indexer) = (start(persistence.expect("valid")), start(indexer.expect("valid")));
     pipeline.runs.set("run_1", "RUNNING");
     let run = pipeline.run("run_1");
@@ -72,8 +77,12 @@ async fn metadata_with_other_content_is_an_error() {
     let info = run.storage.write_metadata(&other).await.expect("written");
     run.metadata.send(&info, "").await.expect("sent");
     let runs = Arc::new(pipeline.runs.clone());
-    let indexer =
-        MetadataIndexer::new("metadata-indexer", runs, Arc::new(pipeline.clone()), MetadataIndexerOptions::default());
+    let indexer = MetadataIndexer::new(
+        "metadata-indexer",
+        runs,
+        Arc::new(pipeline.clone()),
+        MetadataIndexerOptions::default(),
+    );
     let indexer = start(indexer.expect("valid"));
     run.metadata.until("the burial", |topic| !topic.buried().is_empty()).await;
     assert!(run.metadata.buried()[0].1.contains("other content"), "{:?}", run.metadata.buried());
@@ -110,7 +119,10 @@ async fn metadata_time_out_names_run() {
     let begun = Instant::now();
     let error = indexer.ended().await.expect_err("no metadata");
     assert_eq!(begun.elapsed(), Duration::from_secs(300), "from the discovery of the run");
-    assert_eq!(error.to_string(), "metadata of run run_1 did not come within 300000 ms: it is not in the index");
+    assert_eq!(
+        error.to_string(),
+        "metadata of run run_1 did not come within 300000 ms: it is not in the index"
+    );
     assert_eq!(error.code(), ErrorCode::ReadFailed);
 }
 
@@ -157,7 +169,10 @@ async fn tracker_down_on_check_and_on_mark() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(run.index.checks.calls() == 2 && run.index.marks.calls() == 2);
     let health = indexer.health();
-    assert_eq!((health.counts.batches_processed, health.counts.batches_skipped, health.error_count), (2, 0, 0));
+    assert_eq!(
+        (health.counts.batches_processed, health.counts.batches_skipped, health.error_count),
+        (2, 0, 0)
+    );
     indexer.stop().await.expect("clean");
     assert_eq!(run.index.marked().len(), 0);
 }
@@ -221,7 +236,8 @@ impl Indexer for Plain {
 }
 
 fn start_plain(pipeline: &MemoryPipeline, components: Components) -> Running {
-    let bind = pipeline.bind_indexer_with(move |run| Arc::new(Plain { index: run.index.clone(), components }));
+    let bind =
+        pipeline.bind_indexer_with(move |run| Arc::new(Plain { index: run.index.clone(), components }));
     let runs = Arc::new(pipeline.runs.clone());
     start(BatchIndexer::new("plain", runs, bind, IndexerOptions::default()).expect("valid"))
 }
@@ -369,7 +385,10 @@ async fn components_refuse_blank_arguments() {
     };
     let ok = IndexerOptions::default;
     assert_eq!(refused(" ", ok()), "the name of a service is blank");
-    assert_eq!(refused("i", IndexerOptions { run_id: Some(" ".into()), ..ok() }), "service i: run_id is blank");
+    assert_eq!(
+        refused("i", IndexerOptions { run_id: Some(" ".into()), ..ok() }),
+        "service i: run_id is blank"
+    );
     for (options, name) in [
         (IndexerOptions { insert_batch_size: 0, ..ok() }, "insert_batch_size"),
         (IndexerOptions { flush_timeout_ms: 0, ..ok() }, "flush_timeout_ms"),
@@ -382,7 +401,10 @@ async fn components_refuse_blank_arguments() {
         assert_eq!(refused("i", options), format!("service i: {name} is 0, expected at least 1"));
     }
     let tracker = Arc::new(MemoryIndex::default());
-    assert_eq!(Idempotency::new(tracker, "").err().expect("refused"), Error::invalid("idempotency: the group is blank"));
+    assert_eq!(
+        Idempotency::new(tracker, "").err().expect("refused"),
+        Error::invalid("idempotency: the group is blank")
+    );
     let run = headwater_pipeline::contracts::RunInfo::default();
     let bind = pipeline.bind_indexer(Arc::new(DummyIndexer::default()));
     assert_eq!(bind.bind(&run).await.err().expect("refused"), Error::invalid("the run id is blank"));

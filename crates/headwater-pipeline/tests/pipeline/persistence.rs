@@ -77,7 +77,10 @@ async fn batch_announced_after_file_only() {
     let info = &run.batches.messages()[0];
     assert_eq!((info.first_tick, info.last_tick, info.tick_count), (0, 999, 1_000));
     let health = service.health();
-    assert_eq!((health.counts.write_errors, health.counts.batches_written, health.counts.ticks_persisted), (3, 1, 1_000));
+    assert_eq!(
+        (health.counts.write_errors, health.counts.batches_written, health.counts.ticks_persisted),
+        (3, 1, 1_000)
+    );
     assert!(health.counts.bytes_written >= info.stored_bytes && info.stored_bytes > 0);
     service.stop().await.expect("clean");
 }
@@ -236,8 +239,14 @@ fn options_that_cannot_work_are_refused() {
     };
     let ok = PersistenceOptions::default;
     assert_eq!(refused("", ok()), "the name of a service is blank");
-    assert_eq!(refused("p", PersistenceOptions { run_id: Some("".into()), ..ok() }), "service p: run_id is blank");
-    assert_eq!(refused("p", PersistenceOptions { batch_size: 0, ..ok() }), "service p: batch_size is 0, expected at least 1");
+    assert_eq!(
+        refused("p", PersistenceOptions { run_id: Some("".into()), ..ok() }),
+        "service p: run_id is blank"
+    );
+    assert_eq!(
+        refused("p", PersistenceOptions { batch_size: 0, ..ok() }),
+        "service p: batch_size is 0, expected at least 1"
+    );
     assert_eq!(
         refused("p", PersistenceOptions { batch_timeout_ms: 0, ..ok() }),
         "service p: batch_timeout_ms is 0, expected at least 1"

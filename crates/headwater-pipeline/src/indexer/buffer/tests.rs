@@ -11,6 +11,7 @@ const LIMITS: Limits = Limits {
     flush_timeout: Duration::from_secs(5),
     files_max: 4,
     bytes_max: 1024 * 1024,
+    ticks_ahead: 1_000,
 };
 
 struct Filled {

@@ -40,7 +40,9 @@ pub(crate) async fn index_and_die(place: &Place) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn indexer_to_be_killed() {
     let Ok(coordinates) = std::env::var(PLACE) else { return };
-    let [directory, store, index, run_id] = &coordinates.split('\n').map(str::to_owned).collect::<Vec<_>>()[..] else {
+    let [directory, store, index, run_id] =
+        &coordinates.split('\n').map(str::to_owned).collect::<Vec<_>>()[..]
+    else {
         panic!("four coordinates are expected");
     };
     // Below the other one's, so that this one's end removes nothing; it is killed before anyway.

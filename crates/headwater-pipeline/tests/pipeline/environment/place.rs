@@ -8,7 +8,7 @@ use headwater::{Headwater, OpenOptions};
 use headwater_pipeline::bindings::Bindings;
 use headwater_pipeline::cells::{self, Cell, Compression};
 use headwater_pipeline::config::TopicConfig;
-use headwater_pipeline::contracts::{BatchInfo, RunInfo, SimulationMetadata, TickData};
+use headwater_pipeline::contracts::{BatchInfo, RunInfo, TickData};
 use headwater_pipeline::index::select::Selection;
 use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::indexer::{BatchIndexer, Indexer, IndexerOptions};
@@ -49,15 +49,7 @@ impl Place {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = format!("sqlite:{}", directory.path().join("pipeline.db").display());
         let index = format!("sqlite:{}", directory.path().join("index").display());
-        let id = RunId::generate().to_string();
-        let run = RunInfo { run_id: id.clone(), namespace: id, state: "RUNNING".into(), ..RunInfo::default() };
-        let place = Place::open(directory, store, index, run.clone()).await;
-        place.runs.register(&run).await.expect("registered");
-        let index = place.index();
-        MetadataWrite::create_schema(&index).await.expect("created");
-        index.insert_metadata(&place.metadata()).await.expect("written");
-        index.close().await;
-        place
+        Place::with_a_run(directory, store, index).await
     }
 
     /// `None`, with a printed notice, where no server is given, and a failure where nothing may be skipped.
@@ -72,26 +64,39 @@ impl Place {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let separator = if server.contains('?') { '&' } else { '?' };
         let store = format!("{server}{separator}namespace=pipe_{}", uuid::Uuid::now_v7().simple());
+        Some(Place::with_a_run(directory, store, server).await)
+    }
+
+    /// With a run whose metadata is in the index.
+    async fn with_a_run(directory: tempfile::TempDir, store: String, index_url: String) -> Self {
         let id = RunId::generate().to_string();
-        let run = RunInfo { run_id: id.clone(), namespace: id, state: "RUNNING".into(), ..RunInfo::default() };
-        let place = Place::open(directory, store, server, run.clone()).await;
+        let run =
+            RunInfo { run_id: id.clone(), namespace: id, state: "RUNNING".into(), ..RunInfo::default() };
+        let place = Place::open(directory, store, index_url, run.clone()).await;
         place.runs.register(&run).await.expect("registered");
         let index = place.index();
         MetadataWrite::create_schema(&index).await.expect("created");
-        index.insert_metadata(&place.metadata()).await.expect("written");
+        index.insert_metadata(&metadata(&run.run_id)).await.expect("written");
         index.close().await;
-        Some(place)
+        place
     }
 
     /// A place that another process has made.
-    pub(crate) async fn open(directory: tempfile::TempDir, store: String, index_url: String, run: RunInfo) -> Self {
+    pub(crate) async fn open(
+        directory: tempfile::TempDir,
+        store: String,
+        index_url: String,
+        run: RunInfo,
+    ) -> Self {
         let config = Config::default_embedded(directory.path(), None).expect("a configuration");
         let runs = Runs::open(&store).await.expect("opened");
         let open = runs.open_run(&run).await.expect("opened");
         open.create_topic(TOPIC, &TopicConfig::topic()).await.expect("created");
         open.create_queue(QUEUE, &TopicConfig::queue()).await.expect("created");
         let files = directory.path().join("files");
-        let files = FileStorage::open(files.to_str().expect("text"), StorageSettings::default()).await.expect("opened");
+        let files = FileStorage::open(files.to_str().expect("text"), StorageSettings::default())
+            .await
+            .expect("opened");
         let bind = |port, uri: &str| {
             let uri = config.binding(uri).expect("valid");
             Bindings::default().bind("test", port, &uri, &run.run_id).expect("bound")
@@ -100,7 +105,17 @@ impl Place {
         let ticks = open.tick_writer(&bind("ticks", "queue-out:tick-queue"), None);
         let directory_of_runs = Arc::new(runs.directory().await.expect("opened"));
         Place {
-            directory, store, index_url, config, runs, directory_of_runs, run, open, files, announcements, ticks,
+            directory,
+            store,
+            index_url,
+            config,
+            runs,
+            directory_of_runs,
+            run,
+            open,
+            files,
+            announcements,
+            ticks,
             deliveries: Arc::default(),
         }
     }
@@ -115,16 +130,18 @@ impl Place {
         [directory, self.store.clone(), self.index_url.clone(), self.run.run_id.clone()]
     }
 
-    fn metadata(&self) -> SimulationMetadata {
-        metadata(&self.run.run_id)
-    }
-
     /// A tick with so many cells.
     pub(crate) fn tick(&self, tick_number: i64, cells: u64) -> TickData {
         let cell = |flat_index| Cell { flat_index, molecule_type: 1, molecule_value: 7, ..Cell::default() };
         let cells: Vec<Cell> = (0..cells).map(cell).collect();
         let (blob, cell_count) = cells::encode_counted(&cells, Compression::default());
-        TickData { run_id: self.run.run_id.clone(), tick_number, cell_count, cells: blob, ..TickData::default() }
+        TickData {
+            run_id: self.run.run_id.clone(),
+            tick_number,
+            cell_count,
+            cells: blob,
+            ..TickData::default()
+        }
     }
 
     pub(crate) async fn send_ticks(&self, ticks: &[TickData]) {
@@ -165,7 +182,8 @@ impl Place {
         let index = self.index();
         let mut cells = 0;
         for tick in self.ticks().await {
-            cells += index.cells(tick, &Selection::default()).await.expect("read").map_or(0, |cells| cells.len());
+            cells +=
+                index.cells(tick, &Selection::default()).await.expect("read").map_or(0, |cells| cells.len());
         }
         index.close().await;
         cells
@@ -211,7 +229,8 @@ impl Place {
         let (config, runs, files) = (self.config.clone(), self.runs.clone(), self.files.clone());
         let options = PersistenceOptions { batch_timeout_ms: 20, ..PersistenceOptions::default() };
         let directory = Arc::clone(&self.directory_of_runs);
-        Persistence::new("persistence", directory, Arc::new(BindQueue { config, runs, files }), options).expect("valid")
+        Persistence::new("persistence", directory, Arc::new(BindQueue { config, runs, files }), options)
+            .expect("valid")
     }
 
     /// Checks that the run's store is sound and removes everything.
@@ -269,7 +288,9 @@ struct BindQueue {
 impl Bind<PersistenceBindings> for BindQueue {
     async fn bind(&self, run: &RunInfo) -> Result<PersistenceBindings> {
         let open = self.runs.open_run(run).await?;
-        let bind = |port, uri: &str| Bindings::default().bind("persistence", port, &self.config.binding(uri)?, &run.run_id);
+        let bind = |port, uri: &str| {
+            Bindings::default().bind("persistence", port, &self.config.binding(uri)?, &run.run_id)
+        };
         let announcements = open.writer(&bind("batches", "topic-write:batch-topic")?);
         let ticks = open.tick_reader(&bind("ticks", "queue-in:tick-queue")?, 2_000, None).await?;
         let closer = Box::new(CloseReal { open, index: None });
@@ -305,7 +326,11 @@ struct CountedHandler {
 
 #[async_trait]
 impl TopicReader<BatchInfo> for Counted {
-    async fn start(&self, concurrency: usize, handler: Arc<dyn Handler<BatchInfo>>) -> Result<Box<dyn Reading>> {
+    async fn start(
+        &self,
+        concurrency: usize,
+        handler: Arc<dyn Handler<BatchInfo>>,
+    ) -> Result<Box<dyn Reading>> {
         let deliveries = Arc::clone(&self.deliveries);
         self.inner.start(concurrency, Arc::new(CountedHandler { inner: handler, deliveries })).await
     }
