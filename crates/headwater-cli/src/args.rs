@@ -11,6 +11,7 @@ mod message;
 mod messages;
 mod outbox;
 mod parked;
+mod pipeline;
 mod process;
 mod relay;
 mod scheduled;
@@ -40,6 +41,11 @@ pub(crate) use message::{MessageActArgs, MessageAt, MessageCommand, MessageShowA
 pub(crate) use messages::{ConsumeArgs, PeekArgs, PublishArgs};
 pub(crate) use outbox::{OutboxCommand, OutboxListArgs, OutboxOne, OutboxRecoverArgs, OutboxRequeueArgs};
 pub(crate) use parked::{ParkedCommand, ParkedDeleteArgs, ParkedListArgs, ParkedOne, ParkedThese};
+pub(crate) use pipeline::{
+    PipelineCellsArgs, PipelineClaimsCommand, PipelineCommand, PipelineControl, PipelineDropArgs, PipelineOf,
+    PipelineOneRunArgs, PipelineRunArgs, PipelineServiceArgs, PipelineServiceCommand, PipelineStorageCommand,
+    PipelineSweepArgs,
+};
 pub(crate) use process::{
     ProcessCommand, ProcessFailArgs, ProcessListArgs, ProcessLogArgs, ProcessOne, ProcessReasonArgs,
     ProcessShowArgs,
@@ -168,6 +174,15 @@ pub(crate) enum Command {
     ///   headwater process log 0199a1b2-…
     #[command(subcommand, verbatim_doc_comment)]
     Process(ProcessCommand),
+    /// Run a pipeline from numbered snapshots to an index, and operate its runs and services
+    ///
+    /// Its store is in its configuration or below --dir: --store and --context do not apply.
+    ///
+    /// Examples:
+    ///   headwater pipeline run --ticks 200
+    ///   headwater pipeline runs
+    #[command(subcommand, verbatim_doc_comment)]
+    Pipeline(PipelineCommand),
     /// List, start, cancel, resume and watch backfills: adding a late group to the records of messages published before it
     ///
     /// Examples:

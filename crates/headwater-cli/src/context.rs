@@ -98,7 +98,13 @@ pub(crate) fn apply(args: &mut Args, given: &ArgMatches) -> Result<()> {
             let refused = "the demo uses a store of its own in a temporary directory: leave out --store, --namespace and --context";
             return Err(Usage(refused.into()).into());
         }
+        Command::Pipeline(_) if is_typed("store") || is_typed("context") || is_typed("namespace") => {
+            let refused =
+                "the store of a pipeline is in its configuration: leave out --store, --namespace and --context, use --config or --dir";
+            return Err(Usage(refused.into()).into());
+        }
         Command::Demo(_)
+        | Command::Pipeline(_)
         | Command::DemoWorker(_)
         | Command::Context(_)
         | Command::Completions(_)

@@ -23,6 +23,7 @@ mod outbox;
 mod output;
 mod parked;
 mod peek;
+mod pipeline;
 mod process;
 mod progress;
 mod publish;
@@ -92,6 +93,7 @@ async fn act(args: &Args) -> Result<ExitCode> {
         Command::Scheduled(command) => scheduled::run(&args.global, command).await,
         Command::Message(command) => message::run(&args.global, command).await,
         Command::Process(command) => process::run(&args.global, command).await,
+        Command::Pipeline(command) => pipeline::run(&args.global, command).await,
         Command::Cron(command) => cron::run(&args.global, command).await,
         Command::Migrate(command) => migrate::run(&args.global, command).await,
         Command::Backfill(command) => backfill::run(&args.global, command).await,

@@ -61,7 +61,10 @@ fn absolute(directory: &Path) -> Result<std::path::PathBuf> {
 }
 
 /// Works on a pipeline that exists, and closes it in any case.
-async fn with_operator<T>(of: &PipelineOf, work: impl AsyncFnOnce(&Operator) -> headwater_pipeline::Result<T>) -> Result<T> {
+async fn with_operator<T>(
+    of: &PipelineOf,
+    work: impl AsyncFnOnce(&Operator) -> headwater_pipeline::Result<T>,
+) -> Result<T> {
     let operator = Operator::open(config(of, None)?).await.map_err(explained)?;
     let done = work(&operator).await;
     operator.close().await.map_err(explained)?;
@@ -96,7 +99,8 @@ async fn runs(global: &Global, of: &PipelineOf) -> Result<ExitCode> {
     .await?;
     let columns =
         &["run", "state", "started_at", "ended_at", "first_tick", "last_tick", "namespace", "reason"];
-    let mut rows = Rows::new(columns).showing(&["run", "state", "started_at", "ended_at", "last_tick", "reason"]);
+    let mut rows =
+        Rows::new(columns).showing(&["run", "state", "started_at", "ended_at", "last_tick", "reason"]);
     for (run, ticks) in found {
         rows.push(vec![
             json!(run.run_id),
@@ -142,7 +146,8 @@ fn print_contents(global: &Global, contents: &RunContents, is_dropped: bool) -> 
     if contents.processes > 0 {
         note(format_args!("run {run} is used by processes: {}", contents.processes));
     }
-    let mut rows = Rows::new(&["run", "what", "name", "count", "bytes", "dropped"]).showing(&["what", "name", "count", "bytes"]);
+    let mut rows = Rows::new(&["run", "what", "name", "count", "bytes", "dropped"])
+        .showing(&["what", "name", "count", "bytes"]);
     let mut row = |what: &str, name: &str, count: Value, bytes: Value| {
         rows.push(vec![json!(run), json!(what), json!(name), count, bytes, json!(is_dropped)]);
     };
@@ -152,9 +157,12 @@ fn print_contents(global: &Global, contents: &RunContents, is_dropped: bool) -> 
     row("topics", &contents.run.namespace, json!(contents.topics.len()), json!(contents.topics_bytes));
     row("index", run, Value::Null, json!(contents.index_bytes));
     let files = &contents.files;
-    for (name, size) in
-        [("metadata", files.metadata), ("batches", files.batches), ("claims", files.claims), ("others", files.others)]
-    {
+    for (name, size) in [
+        ("metadata", files.metadata),
+        ("batches", files.batches),
+        ("claims", files.claims),
+        ("others", files.others),
+    ] {
         row("files", name, json!(size.files), json!(size.bytes));
     }
     rows.print(global.output)
@@ -184,7 +192,8 @@ async fn cells(global: &Global, args: &PipelineCellsArgs) -> Result<ExitCode> {
     let bounds = args.region.as_deref().map(bounds).transpose()?;
     let (run, found) = with_operator(&args.of, async |operator| {
         let run = run_id(operator, &args.run).await?;
-        let found = operator.cells(&run, args.tick, |world| selection(args, bounds.as_deref(), world)).await?;
+        let found =
+            operator.cells(&run, args.tick, |world| selection(args, bounds.as_deref(), world)).await?;
         Ok((run, found))
     })
     .await?;
@@ -242,7 +251,9 @@ fn bounds(text: &str) -> Result<Vec<(u64, u64)>> {
         Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
     };
     let bounds: Option<Vec<(u64, u64)>> = text.split(',').map(axis).collect();
-    bounds.ok_or_else(|| Usage(format!("--region {text}: expected first-last of each axis, as in 0-9,90-9")).into())
+    bounds.ok_or_else(|| {
+        Usage(format!("--region {text}: expected first-last of each axis, as in 0-9,90-9")).into()
+    })
 }
 
 async fn sweep(global: &Global, args: &PipelineSweepArgs) -> Result<ExitCode> {

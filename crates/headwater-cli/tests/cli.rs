@@ -40,6 +40,8 @@ mod operators;
 mod outbox;
 #[path = "cli/peek.rs"]
 mod peek;
+#[path = "cli/pipeline.rs"]
+mod pipeline;
 #[path = "cli/pipes.rs"]
 mod pipes;
 #[path = "cli/processes.rs"]

@@ -69,12 +69,17 @@ impl BindingHandle {
     pub fn serve(&self, run_id: &str) -> Result<()> {
         let uri = &self.config.uri;
         if run_id.trim().is_empty() {
-            return Err(Error::invalid(format_args!("binding {uri} of service {}: the run id is blank", self.service)));
+            return Err(Error::invalid(format_args!(
+                "binding {uri} of service {}: the run id is blank",
+                self.service
+            )));
         }
         self.run.set(run_id.to_owned()).map_err(|refused| {
             let served = self.run.get().map_or("", String::as_str);
             let service = &self.service;
-            Error::invalid(format_args!("binding {uri} of service {service} serves run {served}; run {refused} is refused"))
+            Error::invalid(format_args!(
+                "binding {uri} of service {service} serves run {served}; run {refused} is refused"
+            ))
         })?;
         self.health.set_run(run_id);
         Ok(())
@@ -209,7 +214,11 @@ impl Bindings {
                 })
                 .collect();
             // The sum belongs to no service.
-            ResourceStatus { resource: name.to_owned(), health: HealthSnapshot { service: String::new(), ..health }, bindings }
+            ResourceStatus {
+                resource: name.to_owned(),
+                health: HealthSnapshot { service: String::new(), ..health },
+                bindings,
+            }
         };
         names.into_iter().map(status).collect()
     }

@@ -39,10 +39,10 @@ mod services;
 mod uri;
 
 pub use document::Place;
-pub use resources::{
-    IndexConfig, QueueConfig, Resource, ResourceConfig, StorageConfig, TopicConfig, Values,
+pub use resources::{IndexConfig, QueueConfig, Resource, ResourceConfig, StorageConfig, TopicConfig, Values};
+pub use services::{
+    EnvironmentOptions, OwnIndexer, QueryOptions, ServiceConfig, ServiceOptions, ServiceType,
 };
-pub use services::{EnvironmentOptions, OwnIndexer, QueryOptions, ServiceConfig, ServiceOptions, ServiceType};
 pub use uri::{Binding, ReadFrom, Usage};
 
 /// Where the control API listens unless configured.
@@ -103,7 +103,10 @@ impl Config {
         for name in names {
             if !self.services.iter().any(|service| service.name == *name) {
                 let all: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
-                return Err(Error::invalid(format_args!("no service {name:?}; configured are {}", all.join(", "))));
+                return Err(Error::invalid(format_args!(
+                    "no service {name:?}; configured are {}",
+                    all.join(", ")
+                )));
             }
         }
         self.services.retain(|service| names.contains(&service.name));
@@ -155,11 +158,17 @@ fn upstream(service: &ServiceConfig) -> Option<(String, String)> {
 fn pipeline(root: &mut Table<'_>, file: &Path) -> Result<(String, Option<String>)> {
     let missing = "store is missing; expected store = \"sqlite:PATH\" or \"postgres://USER@HOST/DATABASE\"";
     let Some(mut table) = root.inner("pipeline")? else {
-        return Err(Place { file: file.display().to_string(), line: 1 }.refuse(format_args!("pipeline: {missing}")));
+        return Err(
+            Place { file: file.display().to_string(), line: 1 }.refuse(format_args!("pipeline: {missing}"))
+        );
     };
     let Some(store) = table.path("store")? else { return Err(table.refuse(missing)) };
-    if let StoreUrl::Sqlite(SqlitePath::Memory) = StoreUrl::parse(&store.value, None).map_err(|error| store.refuse(error))? {
-        return Err(store.refuse("each run has a file of its own; expected sqlite:PATH or postgres://USER@HOST/DATABASE"));
+    if let StoreUrl::Sqlite(SqlitePath::Memory) =
+        StoreUrl::parse(&store.value, None).map_err(|error| store.refuse(error))?
+    {
+        return Err(store.refuse(
+            "each run has a file of its own; expected sqlite:PATH or postgres://USER@HOST/DATABASE",
+        ));
     }
     let run_id = table.string("run_id")?;
     if let Some(blank) = run_id.as_ref().filter(|run| run.value.trim().is_empty()) {
@@ -174,7 +183,10 @@ fn control(root: &mut Table<'_>) -> Result<SocketAddr> {
     let Some(mut table) = root.inner("control")? else { return Ok(CONTROL_LISTEN) };
     let listen = services::address(&mut table, "listen")?;
     if let Some(open) = listen.as_ref().filter(|address| !address.value.ip().is_loopback()) {
-        return Err(open.refuse(format_args!("{} is not this machine; expected 127.0.0.1:PORT or [::1]:PORT", open.value)));
+        return Err(open.refuse(format_args!(
+            "{} is not this machine; expected 127.0.0.1:PORT or [::1]:PORT",
+            open.value
+        )));
     }
     table.finish()?;
     Ok(listen.map_or(CONTROL_LISTEN, |address| address.value))

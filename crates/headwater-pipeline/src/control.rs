@@ -48,7 +48,10 @@ impl Control {
     pub async fn listen(address: SocketAddr, manager: Arc<Manager>, bindings: Arc<Bindings>) -> Result<Self> {
         let refused = |error: &dyn std::fmt::Display| {
             let advice = "another process may use it: choose another with control.listen, or --control";
-            Error::permanent(ErrorCode::InvalidConfiguration, format!("control API cannot listen on {address}: {error}; {advice}"))
+            Error::permanent(
+                ErrorCode::InvalidConfiguration,
+                format!("control API cannot listen on {address}: {error}; {advice}"),
+            )
         };
         if !address.ip().is_loopback() {
             return Err(refused(&"it is not this machine"));
@@ -136,7 +139,8 @@ async fn only_from_here(request: Request, next: Next) -> Response {
     if !names_this_machine(request.headers()) {
         return refused(StatusCode::FORBIDDEN, &"the host of the request is not this machine");
     }
-    let is_json = request.headers().get(header::CONTENT_TYPE).is_some_and(|found| found == "application/json");
+    let is_json =
+        request.headers().get(header::CONTENT_TYPE).is_some_and(|found| found == "application/json");
     if request.method() == Method::POST && !is_json {
         return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, &"a change needs content-type: application/json");
     }

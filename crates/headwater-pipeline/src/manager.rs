@@ -74,7 +74,8 @@ pub enum Action {
 
 impl Action {
     /// All of them.
-    pub const ALL: [Action; 5] = [Action::Start, Action::Stop, Action::Pause, Action::Resume, Action::Restart];
+    pub const ALL: [Action; 5] =
+        [Action::Start, Action::Stop, Action::Pause, Action::Resume, Action::Restart];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -194,7 +195,10 @@ impl Manager {
     fn find(&self, service: &str) -> Result<&Arc<Managed>> {
         self.services.iter().find(|managed| managed.name == service).ok_or_else(|| {
             let names: Vec<&str> = self.services.iter().map(|managed| managed.name.as_str()).collect();
-            Error::invalid(format_args!("no service {service:?} in this process; it has {}", names.join(", ")))
+            Error::invalid(format_args!(
+                "no service {service:?} in this process; it has {}",
+                names.join(", ")
+            ))
         })
     }
 }

@@ -97,7 +97,9 @@ impl Pipeline {
                 ServiceOptions::Own(_, own) if !self.indexers.contains_key(&own.name) => {
                     let known: Vec<&str> = self.indexers.keys().map(String::as_str).collect();
                     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                    return Err(own.place.refuse(format_args!("no indexer {:?}; this program has {known}", own.name)));
+                    return Err(own
+                        .place
+                        .refuse(format_args!("no indexer {:?}; this program has {known}", own.name)));
                 }
                 _ => {}
             }
@@ -175,7 +177,9 @@ impl RunningPipeline {
             manager.add(&config.name, config.options.service_type().as_str(), service);
         }
         let manager = Arc::new(manager);
-        let control = Control::listen(shared.config.control, Arc::clone(&manager), Arc::clone(&shared.bindings)).await?;
+        let control =
+            Control::listen(shared.config.control, Arc::clone(&manager), Arc::clone(&shared.bindings))
+                .await?;
         Ok(RunningPipeline { shared: Arc::clone(shared), manager, control, query, source })
     }
 
@@ -219,7 +223,11 @@ impl RunningPipeline {
 }
 
 /// A service that follows runs.
-async fn follower(shared: &Arc<Shared>, config: &ServiceConfig, indexers: &Indexers) -> Result<Arc<dyn Service>> {
+async fn follower(
+    shared: &Arc<Shared>,
+    config: &ServiceConfig,
+    indexers: &Indexers,
+) -> Result<Arc<dyn Service>> {
     let (name, directory) = (config.name.as_str(), Arc::new(shared.runs.directory().await?));
     let binder = Binder::new(shared, config);
     Ok(match &config.options {
@@ -232,20 +240,36 @@ async fn follower(shared: &Arc<Shared>, config: &ServiceConfig, indexers: &Index
         ServiceOptions::MetadataIndexer(options) => {
             Arc::new(MetadataIndexer::new(name, directory, Arc::new(binder), options.clone())?)
         }
-        ServiceOptions::Environment(options, _) => {
-            Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::environment(binder)), options.clone())?)
-        }
-        ServiceOptions::Organism(options) => {
-            Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::organism(binder)), options.clone())?)
-        }
+        ServiceOptions::Environment(options, _) => Arc::new(BatchIndexer::new(
+            name,
+            directory,
+            Arc::new(EveryIndexer::environment(binder)),
+            options.clone(),
+        )?),
+        ServiceOptions::Organism(options) => Arc::new(BatchIndexer::new(
+            name,
+            directory,
+            Arc::new(EveryIndexer::organism(binder)),
+            options.clone(),
+        )?),
         ServiceOptions::Dummy(options) => {
             let dummy = Arc::new(DummyIndexer::default());
-            Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::of(binder, dummy)), options.clone())?)
+            Arc::new(BatchIndexer::new(
+                name,
+                directory,
+                Arc::new(EveryIndexer::of(binder, dummy)),
+                options.clone(),
+            )?)
         }
         ServiceOptions::Own(options, own) => {
             let missing = || own.place.refuse(format_args!("no indexer {:?}", own.name));
             let indexer = Arc::clone(indexers.get(&own.name).ok_or_else(missing)?);
-            Arc::new(BatchIndexer::new(name, directory, Arc::new(EveryIndexer::of(binder, indexer)), options.clone())?)
+            Arc::new(BatchIndexer::new(
+                name,
+                directory,
+                Arc::new(EveryIndexer::of(binder, indexer)),
+                options.clone(),
+            )?)
         }
         ServiceOptions::Tidepool(_) | ServiceOptions::Query(_) => {
             let service_type = config.options.service_type().as_str();

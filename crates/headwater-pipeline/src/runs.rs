@@ -52,7 +52,8 @@ impl Runs {
     }
 
     async fn open_with(store: &str, create: bool, clock: Clock) -> Result<Self> {
-        let options = OpenOptions::default().create(create).auto_create(false).connections_max(CONNECTIONS_MAX);
+        let options =
+            OpenOptions::default().create(create).auto_create(false).connections_max(CONNECTIONS_MAX);
         let opened = Headwater::open_with(store, options).await;
         let base = opened.map_err(|error| Error::from_store(ErrorCode::ReadFailed, &error))?;
         // Kept for good: the list of runs is read from its beginning.
@@ -120,10 +121,14 @@ impl TopicWriter<RunInfo> for Runs {
 fn decoded(message: &headwater::Message) -> Result<RunInfo> {
     if !type_is::<RunInfo>(message) {
         let (found, expected) = (message.message_type.as_deref().unwrap_or("none"), RunInfo::full_name());
-        let text = format!("message {} of topic {RUNS_TOPIC} has type {found}, expected {expected}", message.offset);
+        let text =
+            format!("message {} of topic {RUNS_TOPIC} has type {found}, expected {expected}", message.offset);
         return Err(Error::permanent(ErrorCode::UnknownType, text));
     }
     RunInfo::decode(message.payload.clone()).map_err(|error| {
-        Error::permanent(ErrorCode::DecodeFailed, format!("message {} of topic {RUNS_TOPIC}: {error}", message.offset))
+        Error::permanent(
+            ErrorCode::DecodeFailed,
+            format!("message {} of topic {RUNS_TOPIC}: {error}", message.offset),
+        )
     })
 }

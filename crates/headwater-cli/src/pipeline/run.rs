@@ -44,7 +44,11 @@ pub(crate) async fn run(global: &Global, args: &PipelineRunArgs) -> Result<ExitC
     let failed: Vec<&ServiceStatus> =
         services.iter().filter(|status| status.state == ServiceState::Error).collect();
     for status in &failed {
-        note(format_args!("service {} failed: {}", status.service, status.error.as_deref().unwrap_or_default()));
+        note(format_args!(
+            "service {} failed: {}",
+            status.service,
+            status.error.as_deref().unwrap_or_default()
+        ));
     }
     Ok(if failed.is_empty() && ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -181,7 +185,7 @@ fn lag(progress: &Progress) -> u64 {
 fn summary(shows: &Shows, progress: &Progress, took: Duration) -> Fields {
     let seconds = took.as_secs_f64().max(0.001);
     let mut fields = Fields::default();
-    let mut stage = |fields: &mut Fields, name: &'static str, ticks: u64| {
+    let stage = |fields: &mut Fields, name: &'static str, ticks: u64| {
         let per_second = ticks as f64 / seconds;
         let value = json!({ "ticks": ticks, "per_second": (per_second * 10.0).round() / 10.0 });
         fields.said(name, value, format!("{} ticks, {}", human::count(ticks), human::rate(per_second)));
@@ -194,14 +198,22 @@ fn summary(shows: &Shows, progress: &Progress, took: Duration) -> Fields {
         stage(&mut fields, "written", progress.ticks_persisted);
         let bytes = progress.file_bytes;
         let value = json!({ "files": progress.files, "bytes": bytes });
-        fields.said("files", value, format!("{}, {} bytes", human::count(progress.files), human::count(bytes)));
+        fields.said(
+            "files",
+            value,
+            format!("{}, {} bytes", human::count(progress.files), human::count(bytes)),
+        );
         let per_tick = bytes.checked_div(progress.ticks_persisted);
         fields.push("bytes_per_tick", json!(per_tick));
     }
     if shows.has_environment {
         stage(&mut fields, "indexed", progress.ticks_indexed);
         let cells = progress.cells_indexed;
-        fields.said("cells", json!(cells), format!("{}, {}", human::count(cells), human::rate(cells as f64 / seconds)));
+        fields.said(
+            "cells",
+            json!(cells),
+            format!("{}, {}", human::count(cells), human::rate(cells as f64 / seconds)),
+        );
     }
     if shows.has_organisms {
         stage(&mut fields, "organisms_indexed", progress.organism_ticks_indexed);

@@ -63,7 +63,8 @@ fn print(global: &Global, services: &[ServiceStatus]) -> Result<ExitCode> {
     }
     let mut rows = Rows::new(&["service", "type", "state", "run", "since", "errors", "last_error"]);
     for service in services {
-        let last = service.health.last_errors.first().map(|error| format!("{}: {}", error.code, error.message));
+        let last =
+            service.health.last_errors.first().map(|error| format!("{}: {}", error.code, error.message));
         let last = service.error.clone().or(last);
         rows.push(vec![
             json!(service.service),

@@ -13,7 +13,12 @@ use headwater::store::ParkedCommand;
 use super::*;
 
 /// What runs before an example that begins with these words.
-const BEFORE: [(&str, &[&str]); 5] = [
+const BEFORE: [(&str, &[&str]); 10] = [
+    ("headwater pipeline runs", &[PIPELINE]),
+    ("headwater pipeline drop", &[PIPELINE]),
+    ("headwater pipeline storage", &[PIPELINE]),
+    ("headwater pipeline cells", &[PIPELINE]),
+    ("headwater pipeline claims", &[PIPELINE]),
     ("headwater relay check", &[ARCHIVE, RELAY]),
     ("headwater relay remove", &[RELAY]),
     ("headwater relay run", &[ARCHIVE, RELAY]),
@@ -27,14 +32,21 @@ const BEFORE: [(&str, &[&str]); 5] = [
 const ARCHIVE: &str = "env -u HEADWATER_NAMESPACE headwater topic create orders --store sqlite:archive.db";
 const RELAY: &str =
     "headwater relay add orders --to headwater+sqlite:archive.db?topic=orders --group archive --name archive";
-/// Examples that may exit with another code than 0, as their help says.
-const OTHER_CODES: [(&str, i32); 2] = [("headwater doctor", 3), ("headwater bridge run", 1)];
+/// A run to operate.
+const PIPELINE: &str = "headwater pipeline run --ticks 20 --quiet";
+/// Examples that may exit with another code than 0, as their help says. No pipeline runs whose services could be controlled.
+const OTHER_CODES: [(&str, i32); 4] = [
+    ("headwater doctor", 3),
+    ("headwater bridge run", 1),
+    ("headwater pipeline service", 1),
+    ("headwater pipeline service", 2),
+];
 /// Those on PostgreSQL.
 const OTHER_CODES_ON_POSTGRES: [(&str, i32); 3] =
     [("headwater doctor", 3), ("headwater bridge run", 1), ("headwater topic auto-create off", 2)];
 /// Examples that use no store: they run once.
-const WITHOUT_STORE: [&str; 4] =
-    ["headwater demo", "headwater completions", "headwater man", "headwater context"];
+const WITHOUT_STORE: [&str; 5] =
+    ["headwater demo", "headwater completions", "headwater man", "headwater context", "headwater pipeline"];
 
 /// The help of each command, from the outermost on.
 fn helps(place: &Place, path: &[String]) -> Vec<String> {
@@ -160,6 +172,7 @@ fn runs_until_stopped(example: &str) -> bool {
     let ends = has("--max") || has("--wait") || has("--dry-run");
     let relays = example.starts_with("headwater relay run");
     relays
+        || (example.starts_with("headwater pipeline run") && has("--service"))
         || has("--watch")
         || has("--follow")
         || (has("watch") && !has("--run"))
@@ -173,6 +186,8 @@ fn failure(place: &Place, env: &[(&str, String)], example: &str, others: &[(&str
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(place.folder.path().join("messages.jsonl"), "{\"payload\":{\"n\":1}}\n{\"payload\":2}\n")
         .unwrap();
+    let pipeline = headwater_pipeline::Config::embedded_text().replace("${DIRECTORY}", "tides");
+    std::fs::write(place.folder.path().join("pipeline.toml"), pipeline).unwrap();
     place.out(&["context", "add", "staging", &env[0].1, "--namespace", &env[1].1]);
     for (_, before) in BEFORE.iter().filter(|(of, _)| example.starts_with(of)) {
         for before in *before {

@@ -18,16 +18,23 @@ pub(crate) struct Closing(Vec<(String, Option<Arc<BindingHandle>>, Close)>);
 
 impl Closing {
     /// Adds what was opened last.
-    pub(crate) fn add<F>(&mut self, name: impl Into<String>, binding: Option<&Arc<BindingHandle>>, close: impl FnOnce() -> F + Send + Sync + 'static)
-    where
+    pub(crate) fn add<F>(
+        &mut self,
+        name: impl Into<String>,
+        binding: Option<&Arc<BindingHandle>>,
+        close: impl FnOnce() -> F + Send + Sync + 'static,
+    ) where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         self.0.push((name.into(), binding.cloned(), Box::new(move || Box::pin(close()))));
     }
 
     /// Adds what was opened first, so that it is closed last.
-    pub(crate) fn add_first<F>(&mut self, name: impl Into<String>, close: impl FnOnce() -> F + Send + Sync + 'static)
-    where
+    pub(crate) fn add_first<F>(
+        &mut self,
+        name: impl Into<String>,
+        close: impl FnOnce() -> F + Send + Sync + 'static,
+    ) where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         self.0.insert(0, (name.into(), None, Box::new(move || Box::pin(close()))));

@@ -41,7 +41,12 @@ impl<T> Metered<T> {
         Ok(written)
     }
 
-    async fn record<R>(&self, doing: &str, errors: Counter, call: impl Future<Output = Result<R>>) -> Result<R> {
+    async fn record<R>(
+        &self,
+        doing: &str,
+        errors: Counter,
+        call: impl Future<Output = Result<R>>,
+    ) -> Result<R> {
         let answer = self.binding.record(doing, call).await;
         if answer.is_err() {
             self.binding.health().count(errors, 1);

@@ -123,13 +123,15 @@ impl TickSender {
 impl TickQueueWriter for TickSender {
     async fn send_ticks(&self, ticks: &[TickData]) -> Result<()> {
         let mut pending = self.pending.lock().await;
-        let all: Vec<NewMessage> = ticks.iter().map(|tick| message_of(tick).dedup_key(dedup_key(tick))).collect();
+        let all: Vec<NewMessage> =
+            ticks.iter().map(|tick| message_of(tick).dedup_key(dedup_key(tick))).collect();
         let mut rest = all.into_iter().peekable();
         while rest.peek().is_some() {
             self.binding.record("read the lag", self.room(&mut pending)).await?;
             let (mut messages, mut bytes) = (Vec::new(), 0);
             while let Some(message) = rest.next_if(|next| {
-                let fits = messages.len() < STATEMENT_TICKS_MAX && bytes + next.payload.len() <= STATEMENT_BYTES_MAX;
+                let fits =
+                    messages.len() < STATEMENT_TICKS_MAX && bytes + next.payload.len() <= STATEMENT_BYTES_MAX;
                 messages.is_empty() || fits
             }) {
                 bytes += message.payload.len();

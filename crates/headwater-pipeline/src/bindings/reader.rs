@@ -72,14 +72,21 @@ impl Seen {
         let (topic, group) = (&self.topic, &self.group);
         let health = self.binding.health();
         if lost > 0 {
-            tracing::warn!(topic, group, leases = lost, "lease lost before its ack: what was done is done again");
+            tracing::warn!(
+                topic,
+                group,
+                leases = lost,
+                "lease lost before its ack: what was done is done again"
+            );
             let text = format!("{lost} leases of topic {topic}, group {group} had moved on before their ack");
             health.count(Counter::LeasesLost, lost);
             health.record_error(&Error::transient(ErrorCode::LeaseLost, text), "ack");
         }
         if reassigned > 0 {
             tracing::warn!(topic, group, messages = reassigned, "stuck messages reassigned");
-            let text = format!("{reassigned} messages of topic {topic}, group {group} were taken from an owner that did not settle them");
+            let text = format!(
+                "{reassigned} messages of topic {topic}, group {group} were taken from an owner that did not settle them"
+            );
             health.count(Counter::StuckReassigned, reassigned);
             health.record_error(&Error::transient(ErrorCode::StuckReassigned, text), "claim");
         }
@@ -117,7 +124,10 @@ impl Reader {
                     let Some(running) = running.upgrade() else { return };
                     seen.account(&running);
                     if let Some(reason) = running.ended() {
-                        let error = Error::permanent(ErrorCode::ClaimFailed, format!("group {} ended: {reason}", seen.group));
+                        let error = Error::permanent(
+                            ErrorCode::ClaimFailed,
+                            format!("group {} ended: {reason}", seen.group),
+                        );
                         seen.binding.failed(&error, "read");
                         return;
                     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use headwater::limits::CLAIM_MESSAGES_MAX;
 use headwater::{Context, Message, Start};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -73,7 +74,7 @@ impl TickReceiver {
             .consumer(queue, QUEUE_GROUP)
             .start_from(Start::Beginning)
             .concurrency(slots)
-            .batch(u32::try_from(slots).unwrap_or(u32::MAX))
+            .batch(u32::try_from(slots).unwrap_or(u32::MAX).min(CLAIM_MESSAGES_MAX))
             .buffer_bytes_max(bytes_max)
             .member(binding.service(), handle);
         let running = consumer.run().await.map_err(|error| {
@@ -82,7 +83,16 @@ impl TickReceiver {
             error
         })?;
         let reader = Reader::new(running, Arc::clone(&seen));
-        Ok(TickReceiver { reader, seen, incoming, gathered: Vec::new(), first_at: None, redelivered_at: None, slots, bytes_max })
+        Ok(TickReceiver {
+            reader,
+            seen,
+            incoming,
+            gathered: Vec::new(),
+            first_at: None,
+            redelivered_at: None,
+            slots,
+            bytes_max,
+        })
     }
 
     fn gather(&mut self, held: Held) {
@@ -181,7 +191,9 @@ impl TickQueueReader for TickReceiver {
             let until = self.due_at(at_most).unwrap_or(called_at + at_most);
             match tokio::time::timeout_at(until, self.incoming.recv()).await {
                 Ok(Some(held)) => self.gather(held),
-                Ok(None) => return Err(Error::permanent(ErrorCode::ClaimFailed, "the queue is read no more")),
+                Ok(None) => {
+                    return Err(Error::permanent(ErrorCode::ClaimFailed, "the queue is read no more"));
+                }
                 Err(_) if self.gathered.is_empty() => return Ok(None),
                 Err(_) => return Ok(Some(self.take(max))),
             }

@@ -106,7 +106,11 @@ impl<'d> Table<'d> {
     fn find(&mut self, name: &'static str) -> Option<Located<&'d DeValue<'d>>> {
         self.known.push(name);
         let value = self.entries.get(name)?;
-        Some(Located { value: value.get_ref(), place: self.of.place(&value.span()), path: self.path_of(name) })
+        Some(Located {
+            value: value.get_ref(),
+            place: self.of.place(&value.span()),
+            path: self.path_of(name),
+        })
     }
 
     /// Text with `${VAR}` replaced.
@@ -125,7 +129,9 @@ impl<'d> Table<'d> {
         expand: fn(&str, Lookup<'_>) -> Result<String, String>,
     ) -> Result<Option<Located<String>>> {
         let Some(found) = self.find(name) else { return Ok(None) };
-        let Some(text) = found.value.as_str() else { return Err(found.refuse(expected("text in quotes", found.value))) };
+        let Some(text) = found.value.as_str() else {
+            return Err(found.refuse(expected("text in quotes", found.value)));
+        };
         let value = expand(text, self.of.lookup).map_err(|problem| found.refuse(problem))?;
         Ok(Some(Located { value, place: found.place, path: found.path }))
     }
@@ -154,7 +160,10 @@ impl<'d> Table<'d> {
         } else {
             format!("a whole number from {low} to {high}")
         };
-        let number = found.value.as_integer().and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok());
+        let number = found
+            .value
+            .as_integer()
+            .and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok());
         match number.filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => Err(found.refuse(expected(&form, found.value))),
@@ -187,7 +196,11 @@ impl<'d> Table<'d> {
             Some((_, value)) => Ok(Some(*value)),
             None => {
                 let words: Vec<&str> = allowed.iter().map(|(word, _)| *word).collect();
-                Err(found.refuse(format_args!("{:?} is not known; expected one of {}", found.value, words.join(", "))))
+                Err(found.refuse(format_args!(
+                    "{:?} is not known; expected one of {}",
+                    found.value,
+                    words.join(", ")
+                )))
             }
         }
     }
@@ -197,7 +210,9 @@ impl<'d> Table<'d> {
         let Some(found) = self.find(name) else { return Ok(None) };
         let span = self.entries.get(name).map_or(0..0, Spanned::span);
         match found.value.as_table() {
-            Some(entries) => Ok(Some(Table { of: self.of, path: found.path, span, entries, known: Vec::new() })),
+            Some(entries) => {
+                Ok(Some(Table { of: self.of, path: found.path, span, entries, known: Vec::new() }))
+            }
             None => Err(found.refuse(expected("a table", found.value))),
         }
     }

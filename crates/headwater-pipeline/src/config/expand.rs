@@ -12,8 +12,9 @@ pub(super) fn expand(text: &str, lookup: Lookup<'_>) -> Result<String, String> {
             return Err(format!("{text:?} has ${{ without }}; expected ${{VARIABLE}}"));
         };
         let name = &variable[..end];
-        let value = lookup(name)
-            .ok_or_else(|| format!("environment variable {name} is not defined; define it, or write the value itself"))?;
+        let value = lookup(name).ok_or_else(|| {
+            format!("environment variable {name} is not defined; define it, or write the value itself")
+        })?;
         expanded.push_str(before);
         expanded.push_str(&value);
         rest = &variable[end + 1..];

@@ -76,7 +76,13 @@ pub struct TopicConfig {
 
 impl TopicConfig {
     fn with(payload_bytes_max: u64) -> Self {
-        TopicConfig { lease_s: 300, max_attempts: ATTEMPTS_MAX, backoff_max_s: 30, dedup_window_s: 600, payload_bytes_max }
+        TopicConfig {
+            lease_s: 300,
+            max_attempts: ATTEMPTS_MAX,
+            backoff_max_s: 30,
+            dedup_window_s: 600,
+            payload_bytes_max,
+        }
     }
 
     /// The defaults of a topic.
@@ -94,7 +100,9 @@ impl TopicConfig {
             lease_s: table.number("lease_s", 0..=366 * 86_400)?.unwrap_or(default.lease_s),
             max_attempts: table.number("max_attempts", 1..=ATTEMPTS_MAX)?.unwrap_or(default.max_attempts),
             backoff_max_s: table.number("backoff_max_s", 1..=366 * 86_400)?.unwrap_or(default.backoff_max_s),
-            dedup_window_s: table.number("dedup_window_s", 1..=366 * 86_400)?.unwrap_or(default.dedup_window_s),
+            dedup_window_s: table
+                .number("dedup_window_s", 1..=366 * 86_400)?
+                .unwrap_or(default.dedup_window_s),
             payload_bytes_max: table
                 .number("payload_bytes_max", 1..=PAYLOAD_BYTES_MAX as u64)?
                 .unwrap_or(default.payload_bytes_max),
@@ -211,12 +219,15 @@ fn queue(table: &mut Table<'_>) -> Result<QueueConfig> {
     let default = Values::default();
     let values = Values {
         pending_max: table.number("pending_max", 1..=1_000_000)?.unwrap_or(default.pending_max),
-        pending_bytes_max: table.number("pending_bytes_max", 1..=1 << 40)?.unwrap_or(default.pending_bytes_max),
+        pending_bytes_max: table
+            .number("pending_bytes_max", 1..=1 << 40)?
+            .unwrap_or(default.pending_bytes_max),
         buffer_bytes_max: table.number("buffer_bytes_max", 1..=1 << 40)?.unwrap_or(default.buffer_bytes_max),
         ..default
     };
-    let claim_check_bytes =
-        table.number("claim_check_bytes", 0..=PAYLOAD_BYTES_MAX as u64)?.unwrap_or(delivery.payload_bytes_max);
+    let claim_check_bytes = table
+        .number("claim_check_bytes", 0..=PAYLOAD_BYTES_MAX as u64)?
+        .unwrap_or(delivery.payload_bytes_max);
     Ok(QueueConfig { delivery, values, claim_check_bytes })
 }
 
@@ -244,10 +255,12 @@ fn index(table: &mut Table<'_>, store: &str) -> Result<IndexConfig> {
             StoreUrl::parse(&url.value, None).map_err(|error| url.refuse(error))?;
             url.value
         }
-        None => beside(store).map_or_else(|| store.to_owned(), |directory| format!("sqlite:{}", directory.display())),
+        None => beside(store)
+            .map_or_else(|| store.to_owned(), |directory| format!("sqlite:{}", directory.display())),
     };
     let default = Values::default();
-    let connections_max = table.number("connections_max", 1..=1_000)?.map_or(default.connections_max, |n| n as usize);
+    let connections_max =
+        table.number("connections_max", 1..=1_000)?.map_or(default.connections_max, |n| n as usize);
     let connections_idle_min =
         table.number("connections_idle_min", 0..=1_000)?.map_or(default.connections_idle_min, |n| n as usize);
     Ok(IndexConfig { url, values: Values { connections_max, connections_idle_min, ..default } })

@@ -248,14 +248,20 @@ fn bindings(
         };
         let binding = Binding::parse(&uri, resources)?;
         if binding.usage != port.usage {
-            return Err(uri.refuse(format_args!("{:?} does not fit; expected {}", uri.value, port.usage.form())));
+            return Err(uri.refuse(format_args!(
+                "{:?} does not fit; expected {}",
+                uri.value,
+                port.usage.form()
+            )));
         }
         bindings.insert(port.name, binding);
     }
     let is_missing = |port: &&Port| port.is_required && !bindings.contains_key(port.name);
     if let Some(port) = ports.iter().find(is_missing) {
         let (missing, form) = (port.name, port.usage.form());
-        return Err(table.refuse(format_args!("resources.{missing} of a {name} is missing; expected {missing} = \"{form}\"")));
+        return Err(table.refuse(format_args!(
+            "resources.{missing} of a {name} is missing; expected {missing} = \"{form}\""
+        )));
     }
     Ok(bindings)
 }
@@ -292,7 +298,9 @@ fn options(
             let default = PersistenceOptions::default();
             ServiceOptions::Persistence(PersistenceOptions {
                 run_id,
-                batch_size: table.number("batch_size", 1..=100_000)?.map_or(default.batch_size, |n| n as usize),
+                batch_size: table
+                    .number("batch_size", 1..=100_000)?
+                    .map_or(default.batch_size, |n| n as usize),
                 batch_timeout_ms: milliseconds(table, "batch_timeout_ms", default.batch_timeout_ms)?,
             })
         }
@@ -300,15 +308,20 @@ fn options(
             run_id,
             batch_attempts: attempts(table)?,
         }),
-        ServiceType::MetadataIndexer => {
-            ServiceOptions::MetadataIndexer(MetadataIndexerOptions { run_id, batch_attempts: attempts(table)? })
+        ServiceType::MetadataIndexer => ServiceOptions::MetadataIndexer(MetadataIndexerOptions {
+            run_id,
+            batch_attempts: attempts(table)?,
+        }),
+        ServiceType::EnvironmentIndexer => {
+            ServiceOptions::Environment(indexer(table, run_id)?, environment(table)?)
         }
-        ServiceType::EnvironmentIndexer => ServiceOptions::Environment(indexer(table, run_id)?, environment(table)?),
         ServiceType::OrganismIndexer => ServiceOptions::Organism(indexer(table, run_id)?),
         ServiceType::DummyIndexer => ServiceOptions::Dummy(indexer(table, run_id)?),
         ServiceType::Indexer => {
             let Some(Located { value: name, place, .. }) = table.string("indexer")? else {
-                return Err(table.refuse("indexer is missing; expected the name of an indexer that the program registers"));
+                return Err(table.refuse(
+                    "indexer is missing; expected the name of an indexer that the program registers",
+                ));
             };
             ServiceOptions::Own(indexer(table, run_id)?, OwnIndexer { name, place })
         }
@@ -333,7 +346,9 @@ pub(super) fn address(table: &mut Table<'_>, name: &'static str) -> Result<Optio
     let Some(text) = table.string(name)? else { return Ok(None) };
     match text.value.parse() {
         Ok(value) => Ok(Some(Located { value, place: text.place, path: text.path })),
-        Err(_) => Err(text.refuse(format_args!("{:?} is no address; expected one like 127.0.0.1:7411", text.value))),
+        Err(_) => {
+            Err(text.refuse(format_args!("{:?} is no address; expected one like 127.0.0.1:7411", text.value)))
+        }
     }
 }
 
@@ -350,7 +365,9 @@ fn source(table: &mut Table<'_>, store: &str) -> Result<SourceOptions> {
         ticks: table.number("ticks", 1..=i64::MAX as u64)?,
         ticks_per_second: table.fraction("ticks_per_second", 0.001..=1e9)?,
         checkpoint_directory,
-        checkpoint_every: table.number("checkpoint_every", 1..=i64::MAX as u64)?.unwrap_or(default.checkpoint_every),
+        checkpoint_every: table
+            .number("checkpoint_every", 1..=i64::MAX as u64)?
+            .unwrap_or(default.checkpoint_every),
         publish_ticks_max: number(table.number("publish_ticks_max", 1..=10_000)?, default.publish_ticks_max),
         publish_bytes_max: number(table.number("publish_bytes_max", 1..=1 << 28)?, default.publish_bytes_max),
         tidepool: default.tidepool,
@@ -367,7 +384,11 @@ fn indexer(table: &mut Table<'_>, run_id: Option<String>) -> Result<IndexerOptio
     let number = |found: Option<u64>, default: usize| found.map_or(default, |n| n as usize);
     Ok(IndexerOptions {
         run_id,
-        metadata_poll_interval_ms: milliseconds(table, "metadata_poll_interval_ms", default.metadata_poll_interval_ms)?,
+        metadata_poll_interval_ms: milliseconds(
+            table,
+            "metadata_poll_interval_ms",
+            default.metadata_poll_interval_ms,
+        )?,
         metadata_max_poll_duration_ms: milliseconds(table, "metadata_max_poll_duration_ms", poll_max)?,
         insert_batch_size: number(table.number("insert_batch_size", 1..=100_000)?, default.insert_batch_size),
         flush_timeout_ms: milliseconds(table, "flush_timeout_ms", default.flush_timeout_ms)?,

@@ -142,15 +142,23 @@ impl Binding {
         let (usage, rest) = usage_of(uri)?;
         let (resource, query) = rest.split_once('?').unwrap_or((rest, ""));
         if resource.trim().is_empty() {
-            return Err(uri.refuse(format_args!("{:?} names no resource; expected {}", uri.value, usage.form())));
+            return Err(uri.refuse(format_args!(
+                "{:?} names no resource; expected {}",
+                uri.value,
+                usage.form()
+            )));
         }
         let Some(config) = resources.iter().find(|config| config.name == resource) else {
             let names: Vec<&str> = resources.iter().map(|config| config.name.as_str()).collect();
-            return Err(uri.refuse(format_args!("no resource {resource:?}; declared are {}", names.join(", "))));
+            return Err(
+                uri.refuse(format_args!("no resource {resource:?}; declared are {}", names.join(", ")))
+            );
         };
         if config.resource.type_name() != usage.resource_type() {
             let (found, wanted) = (config.resource.type_name(), usage.resource_type());
-            return Err(uri.refuse(format_args!("resource {resource} is a {found}, and {usage} expects a {wanted}")));
+            return Err(
+                uri.refuse(format_args!("resource {resource} is a {found}, and {usage} expects a {wanted}"))
+            );
         }
         let mut binding = Binding {
             usage,
@@ -176,7 +184,9 @@ impl Binding {
         let (usage, parameters) = (self.usage, self.usage.parameters());
         if !parameters.contains(&name) {
             let allowed = parameters.join(", ");
-            return Err(uri.refuse(format_args!("unknown parameter {name:?} of {usage}; expected one of {allowed}")));
+            return Err(
+                uri.refuse(format_args!("unknown parameter {name:?} of {usage}; expected one of {allowed}"))
+            );
         }
         let number = |low: u64, high: u64| {
             value.parse::<u64>().ok().filter(|number| (low..=high).contains(number)).ok_or_else(|| {
@@ -212,7 +222,9 @@ fn usage_of(uri: &Located<String>) -> Result<(Usage, &str)> {
     let all = all.join(", ");
     let Some((word, rest)) = uri.value.split_once(':') else {
         let text = &uri.value;
-        return Err(uri.refuse(format_args!("{text:?} has no usage type; expected USAGE:NAME with one of {all}")));
+        return Err(
+            uri.refuse(format_args!("{text:?} has no usage type; expected USAGE:NAME with one of {all}"))
+        );
     };
     match Usage::ALL.into_iter().find(|usage| usage.as_str() == word) {
         Some(usage) => Ok((usage, rest)),

@@ -52,7 +52,10 @@ impl Client {
     async fn request<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T> {
         let failed = |error: &dyn std::fmt::Display| {
             let advice = "is the pipeline running? See control.listen in its configuration";
-            Error::transient(ErrorCode::ReadFailed, format!("control API at {}: {error}; {advice}", self.address))
+            Error::transient(
+                ErrorCode::ReadFailed,
+                format!("control API at {}: {error}; {advice}", self.address),
+            )
         };
         let connecting = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(self.address));
         let mut connection = match connecting.await {
@@ -76,7 +79,9 @@ impl Client {
         if status != 200 {
             let said: Option<serde_json::Value> = serde_json::from_slice(body).ok();
             let text = said.and_then(|said| said["error"].as_str().map(str::to_owned));
-            return Err(Error::invalid(text.unwrap_or_else(|| format!("control API answered with status {status}"))));
+            return Err(Error::invalid(
+                text.unwrap_or_else(|| format!("control API answered with status {status}")),
+            ));
         }
         serde_json::from_slice(body).map_err(|error| failed(&error))
     }
@@ -95,7 +100,9 @@ fn encoded(name: &str) -> String {
     let mut path = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => path.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                path.push(char::from(byte));
+            }
             other => path.push_str(&format!("%{other:02X}")),
         }
     }

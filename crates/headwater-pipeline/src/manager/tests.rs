@@ -112,5 +112,8 @@ async fn unknown_names_are_refused_with_those_that_exist() {
     let refused = manager.act(Action::Start, "sauce").await.unwrap_err();
     assert_eq!(refused.to_string(), "no service \"sauce\" in this process; it has source");
     let refused = Action::parse("halt").unwrap_err();
-    assert_eq!(refused.to_string(), "no action \"halt\"; expected one of start, stop, pause, resume, restart");
+    assert_eq!(
+        refused.to_string(),
+        "no action \"halt\"; expected one of start, stop, pause, resume, restart"
+    );
 }

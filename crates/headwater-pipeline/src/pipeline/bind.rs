@@ -14,7 +14,8 @@ use crate::index::{Index, IndexOptions};
 use crate::indexer::{EnvironmentIndexer, Indexer, OrganismIndexer};
 use crate::resource::{
     Backlog, Bind, BindIndexer, Closer, IdempotencyTracker, IndexerBindings, MetadataIndexerBindings,
-    MetadataPersistenceBindings, PersistenceBindings, TickQueueReader, TickQueueWriter, TopicReader, TopicWriter,
+    MetadataPersistenceBindings, PersistenceBindings, TickQueueReader, TickQueueWriter, TopicReader,
+    TopicWriter,
 };
 use crate::runs::OpenRun;
 use crate::storage::FileStorage;
@@ -74,7 +75,8 @@ impl Opened {
     }
 
     fn config(&self, port: &'static str) -> Result<&config::Binding> {
-        let missing = || Error::invalid(format_args!("service {}: resources.{port} is missing", self.service.name));
+        let missing =
+            || Error::invalid(format_args!("service {}: resources.{port} is missing", self.service.name));
         self.service.bindings.get(port).ok_or_else(missing)
     }
 
@@ -178,8 +180,15 @@ pub(super) fn claim_checks(
 }
 
 /// Opens an index with the options of the service that uses it. Connects to nothing yet.
-fn open_index(shared: &Shared, service: &ServiceConfig, binding: &config::Binding, run_id: &str) -> Result<Index> {
-    let Some(Resource::Index(index)) = shared.config.resource(&binding.resource).map(|config| &config.resource) else {
+fn open_index(
+    shared: &Shared,
+    service: &ServiceConfig,
+    binding: &config::Binding,
+    run_id: &str,
+) -> Result<Index> {
+    let Some(Resource::Index(index)) =
+        shared.config.resource(&binding.resource).map(|config| &config.resource)
+    else {
         return Err(Error::invalid(format_args!("resource {} is no index", binding.resource)));
     };
     let mut options = IndexOptions {
@@ -256,7 +265,8 @@ pub(super) struct EveryIndexer {
 impl EveryIndexer {
     pub(super) fn environment(binder: Binder) -> Self {
         let make = |opened: &mut Opened| {
-            let indexer: Arc<dyn Indexer> = Arc::new(EnvironmentIndexer::new(Arc::new(opened.index("index")?)));
+            let indexer: Arc<dyn Indexer> =
+                Arc::new(EnvironmentIndexer::new(Arc::new(opened.index("index")?)));
             Ok(indexer)
         };
         EveryIndexer { binder, make: Box::new(make) }
@@ -283,15 +293,17 @@ impl BindIndexer for EveryIndexer {
             let indexer = (self.make)(opened)?;
             let storage = Arc::new(opened.storage("storage")?);
             let metadata = Arc::new(opened.index("metadata")?);
-            let tracker: Option<Arc<dyn IdempotencyTracker>> = match opened.service.bindings.contains_key("idempotency") {
-                true => Some(Arc::new(opened.index("idempotency")?)),
-                false => None,
-            };
+            let tracker: Option<Arc<dyn IdempotencyTracker>> =
+                match opened.service.bindings.contains_key("idempotency") {
+                    true => Some(Arc::new(opened.index("idempotency")?)),
+                    false => None,
+                };
             let upstream = opened.upstream("batches").await?;
             let batches = opened.topic_reader("batches").await?;
             Ok((indexer, storage, metadata, tracker, upstream, batches))
         };
-        let ((indexer, storage, metadata, tracker, upstream, batches), closer) = self.binder.with(run, open).await?;
+        let ((indexer, storage, metadata, tracker, upstream, batches), closer) =
+            self.binder.with(run, open).await?;
         let group = self.binder.service.bindings.get("batches").and_then(|binding| binding.group.clone());
         let group = group.unwrap_or_default();
         Ok(IndexerBindings { indexer, batches, group, storage, metadata, tracker, upstream, closer })

@@ -154,7 +154,8 @@ impl Operator {
 
     fn storage(&self) -> Result<&FileStorage> {
         self.shared.config.storage()?;
-        let first = self.shared.config.resources.iter().find_map(|config| self.shared.storages.get(&config.name));
+        let first =
+            self.shared.config.resources.iter().find_map(|config| self.shared.storages.get(&config.name));
         first.ok_or_else(|| Error::invalid("no resource of type storage is declared"))
     }
 

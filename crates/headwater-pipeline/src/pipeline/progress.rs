@@ -57,7 +57,9 @@ impl RunningPipeline {
         for status in self.manager.list() {
             let counts = status.health.counts;
             match status.service_type.as_str() {
-                name if name == ServiceType::Tidepool.as_str() => progress.ticks_published += counts.ticks_published,
+                name if name == ServiceType::Tidepool.as_str() => {
+                    progress.ticks_published += counts.ticks_published;
+                }
                 name if name == ServiceType::Persistence.as_str() => {
                     progress.ticks_persisted += counts.ticks_persisted;
                     progress.files += counts.batches_written;

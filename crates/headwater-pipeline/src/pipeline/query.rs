@@ -79,7 +79,11 @@ pub(super) struct QueryService {
 }
 
 impl QueryService {
-    pub(super) async fn new(shared: &Arc<Shared>, service: &ServiceConfig, options: &QueryOptions) -> Result<Self> {
+    pub(super) async fn new(
+        shared: &Arc<Shared>,
+        service: &ServiceConfig,
+        options: &QueryOptions,
+    ) -> Result<Self> {
         let listener = bind(options.listen).await.map_err(|error| service.place.refuse(error))?;
         let address = listener.local_addr().map_err(|error| failed(options.listen, &error))?;
         Ok(QueryService {
@@ -94,9 +98,11 @@ impl QueryService {
 
     /// The registered runs and their indexes.
     async fn catalog(&self) -> Result<Catalog> {
-        let missing = || Error::invalid(format_args!("service {}: resources.index is missing", self.service.name));
+        let missing =
+            || Error::invalid(format_args!("service {}: resources.index is missing", self.service.name));
         let binding = self.service.bindings.get("index").ok_or_else(missing)?;
-        let Some(Resource::Index(index)) = self.shared.config.resource(&binding.resource).map(|config| &config.resource)
+        let Some(Resource::Index(index)) =
+            self.shared.config.resource(&binding.resource).map(|config| &config.resource)
         else {
             return Err(missing());
         };
@@ -128,7 +134,10 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
 }
 
 fn failed(address: SocketAddr, error: &std::io::Error) -> Error {
-    Error::permanent(ErrorCode::InvalidConfiguration, format!("query API cannot listen on {address}: {error}"))
+    Error::permanent(
+        ErrorCode::InvalidConfiguration,
+        format!("query API cannot listen on {address}: {error}"),
+    )
 }
 
 #[async_trait]
@@ -139,10 +148,12 @@ impl Service for QueryService {
             Some(listener) => listener,
             None => bind(self.address).await?,
         };
-        let router = query::router(QueryState::new(Arc::new(self.catalog().await?), self.options.query_bytes_max));
+        let router =
+            query::router(QueryState::new(Arc::new(self.catalog().await?), self.options.query_bytes_max));
         tracing::info!(service = self.service.name, address = %self.address, "query API started");
         let mut stopped = stop.clone();
-        let serving = axum::serve(listener, router).with_graceful_shutdown(async move { stopped.requested().await });
+        let serving =
+            axum::serve(listener, router).with_graceful_shutdown(async move { stopped.requested().await });
         let ended = tokio::select! {
             ended = serving => ended,
             // A connection that a browser keeps open does not hold up the end.

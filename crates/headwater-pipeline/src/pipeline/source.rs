@@ -69,7 +69,9 @@ impl RunSource {
         let run_id = match (former, registered) {
             (Some(_), Some(run)) if !has_ended(&run) => return Ok(run),
             (Some(run_id), Some(_)) if self.configured.is_some() => {
-                return Err(Error::invalid(format_args!("run {run_id} has ended; leave run_id out to make a new one")));
+                return Err(Error::invalid(format_args!(
+                    "run {run_id} has ended; leave run_id out to make a new one"
+                )));
             }
             // Killed between the file and the registration, or configured for the first time.
             (Some(run_id), None) => run_id,
@@ -88,11 +90,14 @@ impl RunSource {
     }
 
     async fn make(&self, run: &RunInfo, stop: &mut Stop) -> Result<()> {
-        let open = || self.binder.with(run, async |opened: &mut Opened| {
-            Ok((opened.topic_writer("metadata").await?, opened.tick_writer("ticks").await?))
-        });
+        let open = || {
+            self.binder.with(run, async |opened: &mut Opened| {
+                Ok((opened.topic_writer("metadata").await?, opened.tick_writer("ticks").await?))
+            })
+        };
         let health = self.health();
-        let Some(((metadata, ticks), closer)) = wait_out("opening of bindings", &health, stop, open).await? else {
+        let Some(((metadata, ticks), closer)) = wait_out("opening of bindings", &health, stop, open).await?
+        else {
             return Ok(());
         };
         let made = self.produce(run, metadata, ticks, stop).await;
@@ -128,7 +133,8 @@ impl RunSource {
             ..run.clone()
         };
         let health = self.health();
-        let registered = wait_out("registration of the run", &health, stop, || self.shared.runs.register(&run)).await?;
+        let registered =
+            wait_out("registration of the run", &health, stop, || self.shared.runs.register(&run)).await?;
         if registered.is_some() {
             self.run.send_replace(Some(run));
         }
@@ -144,7 +150,9 @@ fn has_ended(run: &RunInfo) -> bool {
 impl Service for RunSource {
     async fn run(&self, mut stop: Stop) -> Result<()> {
         let health = self.health();
-        let Some(run) = wait_out("choice of a run", &health, &mut stop, || self.choose()).await? else { return Ok(()) };
+        let Some(run) = wait_out("choice of a run", &health, &mut stop, || self.choose()).await? else {
+            return Ok(());
+        };
         self.run.send_replace(Some(run.clone()));
         tracing::info!(service = self.name, run = run.run_id, "run started");
         let made = self.make(&run, &mut stop).await;

@@ -72,7 +72,9 @@ impl Known {
 impl Directory {
     pub(super) async fn open(base: &Headwater) -> Result<Self> {
         let tail = || async {
-            base.tail(RUNS_TOPIC, Start::Beginning).await.map_err(|error| Error::from_store(ErrorCode::ReadFailed, &error))
+            base.tail(RUNS_TOPIC, Start::Beginning)
+                .await
+                .map_err(|error| Error::from_store(ErrorCode::ReadFailed, &error))
         };
         Ok(Directory {
             reader: tokio::sync::Mutex::new(tail().await?),
@@ -100,7 +102,14 @@ impl Directory {
     pub async fn list(&self) -> Result<Vec<RunInfo>> {
         self.catch_up().await?;
         let known = self.known.lock().expect("no panic while held");
-        Ok(known.runs.values().rev().map(|(run, _)| run).filter(|run| run.state != DROPPED).cloned().collect())
+        Ok(known
+            .runs
+            .values()
+            .rev()
+            .map(|(run, _)| run)
+            .filter(|run| run.state != DROPPED)
+            .cloned()
+            .collect())
     }
 
     /// The run with this id, also if it was dropped.

@@ -47,7 +47,9 @@ impl Runs {
     /// What a run has. Changes nothing.
     pub async fn contents(&self, run_id: &str, files: &FileStorage, index: &Index) -> Result<RunContents> {
         let found = self.directory().await?.even_dropped(run_id).await?;
-        let run = found.ok_or_else(|| Error::invalid(format_args!("no run {run_id:?}; see `headwater pipeline runs`")))?;
+        let run = found.ok_or_else(|| {
+            Error::invalid(format_args!("no run {run_id:?}; see `headwater pipeline runs`"))
+        })?;
         let mut contents = RunContents {
             topics: Vec::new(),
             topics_bytes: None,
@@ -71,7 +73,11 @@ impl Runs {
                 continue;
             }
             let held = store.topics().delete(&topic, Removal::DryRun).await.map_err(failed)?;
-            contents.topics.push(TopicContents { topic, messages: held.messages, dead_letters: held.dead_letters });
+            contents.topics.push(TopicContents {
+                topic,
+                messages: held.messages,
+                dead_letters: held.dead_letters,
+            });
         }
         contents.topics_bytes = self.topics_bytes(&contents.run, index).await?;
         Ok(())

@@ -84,14 +84,21 @@ impl OpenRun {
     }
 
     /// Reads messages of one type from the topic or queue of a binding.
-    pub fn reader<T: prost::Name + Default + 'static>(&self, binding: &Arc<BindingHandle>) -> Arc<dyn TopicReader<T>> {
+    pub fn reader<T: prost::Name + Default + 'static>(
+        &self,
+        binding: &Arc<BindingHandle>,
+    ) -> Arc<dyn TopicReader<T>> {
         let config = binding.config();
         let group = config.group.as_deref().unwrap_or(QUEUE_GROUP);
         Arc::new(TopicReceiver::new(&self.used.0, &config.resource, group, Arc::clone(binding)))
     }
 
     /// Puts ticks into the queue of a binding; payloads that are too large for a message go to `checks`.
-    pub fn tick_writer(&self, binding: &Arc<BindingHandle>, checks: Option<ClaimChecks>) -> Arc<dyn TickQueueWriter> {
+    pub fn tick_writer(
+        &self,
+        binding: &Arc<BindingHandle>,
+        checks: Option<ClaimChecks>,
+    ) -> Arc<dyn TickQueueWriter> {
         Arc::new(TickSender::new(self.headwater(), &binding.config().resource, checks, Arc::clone(binding)))
     }
 

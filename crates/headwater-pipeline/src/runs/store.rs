@@ -131,7 +131,8 @@ fn maintenance() -> headwater::Result<MaintenanceSettings> {
 impl RunStore {
     async fn open(stores: &RunStores, run: &RunInfo) -> Result<Self> {
         let failed = |error: headwater::Error| Error::from_store(ErrorCode::ReadFailed, &error);
-        let options = options(run).maintenance_settings(maintenance().map_err(failed)?).clock(stores.clock.clone());
+        let options =
+            options(run).maintenance_settings(maintenance().map_err(failed)?).clock(stores.clock.clone());
         let headwater = Headwater::open_with(&stores.url, options).await.map_err(failed)?;
         let presence = match serve_presence(&headwater).await {
             Ok(presence) => presence,

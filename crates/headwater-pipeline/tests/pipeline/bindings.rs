@@ -76,7 +76,7 @@ async fn three_readers_share_ten_messages_once(place: Place) {
         scene.send("batch-topic", tick).await;
     }
     readers[0].until_done().await;
-    let mut ticks: Vec<i64> = readers.iter_mut().flat_map(|reader| reader.rest()).collect();
+    let mut ticks: Vec<i64> = readers.iter_mut().flat_map(crate::scene::Reader::rest).collect();
     ticks.sort_unstable();
     assert_eq!(ticks, (0..10).collect::<Vec<_>>());
     for reader in readers {
@@ -157,7 +157,8 @@ async fn buried(place: Place, message: NewMessage, code: &str) {
 }
 
 async fn unknown_type_url(place: Place) {
-    let other = NewMessage::new("x").content_type("application/protobuf").message_type("type.googleapis.com/a.B");
+    let other =
+        NewMessage::new("x").content_type("application/protobuf").message_type("type.googleapis.com/a.B");
     buried(place, other, "UNKNOWN_TYPE").await;
 }
 
@@ -219,7 +220,8 @@ async fn stuck(place: Place, lease: &str, passes: Duration) -> (Scene, crate::sc
 
 async fn stuck_reassigned_after_2_s(place: Place) {
     let (scene, mut reader) = stuck(place, "2", Duration::from_secs(2)).await;
-    let mut received = [reader.next().await, reader.next().await].map(|(batch, at)| (batch.first_tick, at.attempt));
+    let mut received =
+        [reader.next().await, reader.next().await].map(|(batch, at)| (batch.first_tick, at.attempt));
     received.sort_unstable();
     assert_eq!(received, [(1, 2), (2, 1)]);
     let reassigned = || scene.bindings.resources()[0].health.counts.stuck_reassigned;
@@ -274,7 +276,8 @@ async fn second_ack_harmless(place: Place) {
         if delivery.attempt == 1 && blocks.available_permits() == 0 {
             let blocks = Arc::clone(&blocks);
             tokio::task::block_in_place(|| {
-                tokio::runtime::Handle::current().block_on(async { blocks.acquire().await.unwrap().forget() });
+                tokio::runtime::Handle::current()
+                    .block_on(async { blocks.acquire().await.unwrap().forget() });
             });
         }
         Verdict::Done
@@ -340,8 +343,12 @@ async fn two_runs_apart(place: Place) {
 }
 
 async fn given_back_costs_no_attempt_and_retry_does(place: Place) {
-    let scene = Scene::with(place, &[("[resources.batch-topic]", "[resources.batch-topic]\nbackoff_max_s = 1")], Clock::default())
-        .await;
+    let scene = Scene::with(
+        place,
+        &[("[resources.batch-topic]", "[resources.batch-topic]\nbackoff_max_s = 1")],
+        Clock::default(),
+    )
+    .await;
     scene.send("batch-topic", 1).await;
     let calls = std::sync::atomic::AtomicU32::new(0);
     let verdict = move |_: &BatchInfo, _| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
@@ -365,15 +372,17 @@ async fn given_back_costs_no_attempt_and_retry_does(place: Place) {
 async fn metrics_of_binding_and_sum(place: Place) {
     let scene = Scene::new(place).await;
     let mut a = scene.read("batch-topic", "a").await;
-    let mut b = scene.read_with("batch-topic", "b", 1, |batch, _| match batch.first_tick {
-        2 => Verdict::Bury("two".into()),
-        _ => Verdict::Done,
-    })
-    .await;
+    let mut b = scene
+        .read_with("batch-topic", "b", 1, |batch, _| match batch.first_tick {
+            2 => Verdict::Bury("two".into()),
+            _ => Verdict::Done,
+        })
+        .await;
     for tick in 1..=3 {
         scene.send("batch-topic", tick).await;
     }
-    (a.ticks(3).await, b.ticks(3).await);
+    a.ticks(3).await;
+    b.ticks(3).await;
     a.until_done().await;
     b.until_done().await;
     let counts = |binding: &headwater_pipeline::bindings::BindingHandle| {

@@ -18,7 +18,10 @@ on_both! {
 
 /// A small world, and batches that do not wait.
 const SMALL: [(&str, &str); 3] = [
-    ("type = \"tidepool\"", "type = \"tidepool\"\nticks = 40\ntidepool = { dimensions = [20, 20], organisms = 4, seed = 7 }"),
+    (
+        "type = \"tidepool\"",
+        "type = \"tidepool\"\nticks = 40\ntidepool = { dimensions = [20, 20], organisms = 4, seed = 7 }",
+    ),
     ("batch_timeout_ms = 1000", "batch_timeout_ms = 50\nbatch_size = 16"),
     ("flush_timeout_ms = 1000", "flush_timeout_ms = 50"),
 ];
@@ -57,7 +60,10 @@ async fn all_ticks_are_indexed(place: Place) {
 }
 
 async fn services_are_controlled_over_http(place: Place) {
-    let endless = ("type = \"tidepool\"", "type = \"tidepool\"\nticks_per_second = 100\ntidepool = { dimensions = [20, 20], organisms = 4 }");
+    let endless = (
+        "type = \"tidepool\"",
+        "type = \"tidepool\"\nticks_per_second = 100\ntidepool = { dimensions = [20, 20], organisms = 4 }",
+    );
     let config = place.config(&[endless, SMALL[1], SMALL[2]]);
     let pipeline = Pipeline::from_config(config).start().await.unwrap();
     let client = Client::new(pipeline.control_address());
@@ -114,7 +120,8 @@ async fn run_continues_after_a_restart_of_everything() {
     operator.close().await.unwrap();
     // Once it has ended, the next start makes a new one.
     let pipeline = Pipeline::from_config(config).start().await.unwrap();
-    eventually("a new run", async || pipeline.progress().await.run_id.is_some_and(|new| Some(new) != run)).await;
+    eventually("a new run", async || pipeline.progress().await.run_id.is_some_and(|new| Some(new) != run))
+        .await;
     pipeline.stop().await.unwrap();
 }
 
@@ -123,7 +130,10 @@ async fn taken_address_is_refused_before_anything_starts() {
     let place = Place::sqlite();
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
-    for (section, said) in [("[control]\nlisten = \"127.0.0.1:0\"", "control API"), ("type = \"query\"\nlisten = \"127.0.0.1:0\"", "query API")] {
+    for (section, said) in [
+        ("[control]\nlisten = \"127.0.0.1:0\"", "control API"),
+        ("type = \"query\"\nlisten = \"127.0.0.1:0\"", "query API"),
+    ] {
         let changed = section.replace("127.0.0.1:0", &address.to_string());
         let config = place.config(&[(section, &changed)]);
         let error = Pipeline::from_config(config).start().await.err().unwrap().to_string();
@@ -157,7 +167,8 @@ async fn pages_of_other_origins_cannot_control() {
     assert!(own.contains("200"), "{own}");
     let page = pipeline.query_address().expect("the query API runs");
     assert!(tokio::net::TcpStream::connect(page).await.is_ok());
-    let ended = tokio::time::timeout(Duration::from_secs(10), pipeline.stop()).await.expect("in time").unwrap();
+    let ended =
+        tokio::time::timeout(Duration::from_secs(10), pipeline.stop()).await.expect("in time").unwrap();
     assert_eq!(ended[0].state, ServiceState::Stopped);
 }
 
@@ -167,9 +178,18 @@ async fn indexer_of_the_program_is_named_in_the_configuration() {
     let place = Place::sqlite();
     let own = "type = \"indexer\"\nindexer = \"mine\"";
     let organisms = "type = \"organism-indexer\"";
-    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], (organisms, own), ("index = \"db-org-write:index\"\n", "")]);
+    let config = place.config(&[
+        SMALL[0],
+        SMALL[1],
+        SMALL[2],
+        (organisms, own),
+        ("index = \"db-org-write:index\"\n", ""),
+    ]);
     let refused = Pipeline::from_config(config.clone()).start().await.err().unwrap().to_string();
-    assert!(refused.starts_with("test.toml:") && refused.ends_with("no indexer \"mine\"; this program has none"), "{refused}");
+    assert!(
+        refused.starts_with("test.toml:") && refused.ends_with("no indexer \"mine\"; this program has none"),
+        "{refused}"
+    );
     let mine = std::sync::Arc::new(DummyIndexer::default());
     let pipeline = Pipeline::from_config(config).indexer("mine", mine.clone()).start().await.unwrap();
     until_finished(&pipeline).await;

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use headwater_pipeline::contracts::RunInfo;
+use headwater_pipeline::contracts::TickData;
+use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::pipeline::Operator;
 use headwater_pipeline::resource::{BatchStorageWrite, MetadataWrite, RunDirectory};
 use headwater_pipeline::runs::Runs;
 use headwater_pipeline::storage::{FileStorage, StorageSettings};
-use headwater_pipeline::contracts::TickData;
-use headwater_pipeline::index::{Index, IndexOptions};
 
 use crate::scene::{DEADLINE, Place, Scene, on_both, run_info};
 
@@ -81,7 +81,10 @@ async fn run_is_dropped_after_a_dry_run_unless_it_is_used(place: Place) {
     let used = operator.contents(&run_id).await.unwrap();
     assert_eq!(used.processes, 1);
     let refused = operator.drop_run(&run_id).await.unwrap_err().to_string();
-    assert!(refused.contains(&format!("run {run_id} is used by 1 process; stop its services first")), "{refused}");
+    assert!(
+        refused.contains(&format!("run {run_id} is used by 1 process; stop its services first")),
+        "{refused}"
+    );
     assert_eq!(operator.runs().await.unwrap().len(), 1, "it is still listed");
 
     let Scene { place, runs, open, .. } = scene;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use headwater::{Clock, Headwater, OpenOptions};
+use headwater_pipeline::RunId;
 use headwater_pipeline::bindings::{BindingHandle, Bindings};
 use headwater_pipeline::config::{Config, Resource, TopicConfig};
 use headwater_pipeline::contracts::{BatchInfo, RunInfo};
 use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::resource::{Delivery, Handler, Reading, Verdict};
 use headwater_pipeline::runs::{OpenRun, Runs};
-use headwater_pipeline::RunId;
 use tokio::sync::mpsc;
 
 /// Longer than anything here takes on a busy machine; a wait of this length has failed.
@@ -76,7 +76,10 @@ impl Place {
         let directory = self.directory.path().display().to_string();
         let mut text = Config::embedded_text().replace("sqlite:${DIRECTORY}/pipeline.db", &self.store);
         if self.is_server {
-            text = text.replace("type = \"tidepool\"", "type = \"tidepool\"\ncheckpoint_directory = \"${DIRECTORY}\"");
+            text = text.replace(
+                "type = \"tidepool\"",
+                "type = \"tidepool\"\ncheckpoint_directory = \"${DIRECTORY}\"",
+            );
         }
         for (from, to) in changes {
             assert!(text.contains(from), "{from}");
@@ -98,7 +101,11 @@ impl Place {
                 store.drop_namespace().await.expect("dropped");
             }
             let index = config.index().expect("declared");
-            Index::open(&index.url, run, &IndexOptions::default()).expect("sound").remove().await.expect("removed");
+            Index::open(&index.url, run, &IndexOptions::default())
+                .expect("sound")
+                .remove()
+                .await
+                .expect("removed");
         }
         if let Ok(base) = Headwater::open_with(&self.store, OpenOptions::default().create(false)).await {
             base.drop_namespace().await.expect("dropped");
@@ -128,8 +135,15 @@ impl Scene {
         let run = run_info("RUNNING");
         runs.register(&run).await.expect("registered");
         let open = runs.open_run(&run).await.expect("opened");
-        let scene =
-            Scene { place, config, runs, run, open, bindings: Bindings::default(), readers: std::cell::Cell::new(0) };
+        let scene = Scene {
+            place,
+            config,
+            runs,
+            run,
+            open,
+            bindings: Bindings::default(),
+            readers: std::cell::Cell::new(0),
+        };
         scene.create(&scene.open).await;
         scene
     }
@@ -138,7 +152,9 @@ impl Scene {
         for resource in &self.config.resources {
             match &resource.resource {
                 Resource::Topic(topic) => open.create_topic(&resource.name, topic).await.expect("created"),
-                Resource::Queue(queue) => open.create_queue(&resource.name, &queue.delivery).await.expect("created"),
+                Resource::Queue(queue) => {
+                    open.create_queue(&resource.name, &queue.delivery).await.expect("created");
+                }
                 _ => {}
             }
         }
@@ -176,7 +192,8 @@ impl Scene {
         let binding = self.binding(&format!("topic-read:{topic}?group={group}"));
         let (sender, received) = mpsc::unbounded_channel();
         let handler = Arc::new(Collect { sender, verdict });
-        let reading = self.open.reader::<BatchInfo>(&binding).start(concurrency, handler).await.expect("started");
+        let reading =
+            self.open.reader::<BatchInfo>(&binding).start(concurrency, handler).await.expect("started");
         Reader { binding, reading, received }
     }
 

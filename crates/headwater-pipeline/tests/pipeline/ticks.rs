@@ -20,7 +20,13 @@ on_both! {
 }
 
 fn tick(run_id: &str, tick_number: i64) -> TickData {
-    TickData { run_id: run_id.into(), tick_number, cells: vec![7; 100].into(), cell_count: 3, ..TickData::default() }
+    TickData {
+        run_id: run_id.into(),
+        tick_number,
+        cells: vec![7; 100].into(),
+        cell_count: 3,
+        ..TickData::default()
+    }
 }
 
 fn ticks(run_id: &str, numbers: std::ops::Range<i64>) -> Vec<TickData> {
@@ -131,9 +137,15 @@ async fn full_queue_holds_the_source(place: Place) {
 async fn broken_tick_becomes_a_dead_letter(place: Place) {
     let scene = Scene::new(place).await;
     let run = &scene.run.run_id;
-    let broken = NewMessage::new(vec![0xFF; 4]).message_type("type.googleapis.com/headwater.pipeline.v1.TickData");
+    let broken =
+        NewMessage::new(vec![0xFF; 4]).message_type("type.googleapis.com/headwater.pipeline.v1.TickData");
     scene.open.headwater().producer("tick-queue").send(broken).await.unwrap();
-    scene.open.tick_writer(&scene.binding("queue-out:tick-queue"), None).send_ticks(&ticks(run, 1..2)).await.unwrap();
+    scene
+        .open
+        .tick_writer(&scene.binding("queue-out:tick-queue"), None)
+        .send_ticks(&ticks(run, 1..2))
+        .await
+        .unwrap();
     let mut reader = reader(&scene, 10).await;
     let claims = next(&mut *reader, 1, DEADLINE).await;
     assert_eq!(numbers(&claims), [1]);
@@ -149,7 +161,12 @@ async fn broken_tick_becomes_a_dead_letter(place: Place) {
 async fn ticks_of_a_killed_process_are_returned_at_once() {
     let scene = Scene::new(Place::sqlite()).await;
     let run = &scene.run.run_id;
-    scene.open.tick_writer(&scene.binding("queue-out:tick-queue"), None).send_ticks(&ticks(run, 0..3)).await.unwrap();
+    scene
+        .open
+        .tick_writer(&scene.binding("queue-out:tick-queue"), None)
+        .send_ticks(&ticks(run, 0..3))
+        .await
+        .unwrap();
     // Its lease is over at once, as after a kill.
     let mut killed = scene
         .open
