@@ -182,7 +182,9 @@ impl ExactlyOnce {
                     );
                     PAUSE_MISCONFIGURED
                 }
-                Trouble::Kafka(Fault::Unavailable(reason) | Fault::Failed(reason)) => {
+                Trouble::Kafka(
+                    Fault::Unavailable(reason) | Fault::NotSent(reason) | Fault::Failed(reason),
+                ) => {
                     tracing::warn!(
                         topic = self.topic,
                         group = self.group,
