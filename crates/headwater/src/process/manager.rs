@@ -43,9 +43,11 @@ const GROUP: &str = "manager";
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// On PostgreSQL as many transactions as lanes run at once. On SQLite one thread writes, and one lane makes the largest batches.
 const LANES: u16 = 8;
-/// Messages in one transaction, each with a savepoint: PostgreSQL keeps 64 of a transaction in shared memory, and with more of
-/// them every check of a row's visibility reads them from files.
-const BATCH: u32 = 60;
+/// Messages in one transaction, by measurement: with fewer there are more statements and commits for each, with more the lanes
+/// wait for each other's locks and commits.
+const BATCH: u32 = 100;
+/// On SQLite a commit waits for the disk while nothing else is written: fewer and larger ones.
+const BATCH_OF_ONE_LANE: u32 = 300;
 /// A message fails only if the database does, or a declaration lacks the step of a running process: it is tried for long.
 const ATTEMPTS: u32 = 1_000;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -97,7 +99,7 @@ impl Processes {
         let handling = handling.slices(whole);
         let consumer = self.headwater.consumer(&topic, GROUP);
         let (lanes, consumer) = match self.headwater.store().engine() {
-            "sqlite" => (1, consumer),
+            "sqlite" => (1, consumer.batch(BATCH_OF_ONE_LANE)),
             _ => (LANES, consumer.batch(BATCH)),
         };
         Ok(consumer
