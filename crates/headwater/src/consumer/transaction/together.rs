@@ -91,7 +91,10 @@ async fn attempt(
             let _entered = runtime.enter();
             let requests = Requests::default();
             let transaction = Transaction::from(requests.clone());
-            open.handle_all(&requests, handle(&guard, &handled, handler, transaction, fresh, || {}).boxed())
+            open.handle_all(
+                &requests,
+                handle_fresh(&guard, &handled, handler, transaction, fresh, || {}).boxed(),
+            )
         };
         let work = super::work_of(group, slice, Handlers::Together(Box::new(handle)));
         group.call_for_help();
@@ -122,7 +125,7 @@ async fn in_postgres(
         // Of two messages with one id, the first is handled.
         let fresh = (0..ids.len()).filter(|at| new.remove(&ids[*at])).collect();
         let (guard, shared) = (&group.guard, transaction.clone().into());
-        handle(guard, slice, Arc::clone(handler), shared, fresh, || group.call_for_help()).await
+        handle_fresh(guard, slice, Arc::clone(handler), shared, fresh, || group.call_for_help()).await
     };
     if let Err(error) = handled.await {
         // Waited for, so that message by message nothing waits for it. A connection that does not answer is closed.
@@ -136,7 +139,7 @@ async fn in_postgres(
 }
 
 /// Handles the fresh messages of a slice in an open transaction; the same on both engines.
-async fn handle(
+async fn handle_fresh(
     guard: &HandlerGuard,
     slice: &Slice,
     handler: Arc<dyn HandleSlice>,
