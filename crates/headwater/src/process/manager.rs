@@ -222,7 +222,7 @@ impl Manager {
 
     async fn send(&self, tx: &Transaction, outgoing: &Outgoing, process: &ProcessInstance) -> Result<()> {
         match self.posted(outgoing, process)? {
-            Posted::Publish(topic, message) => tx.publish(&topic, message).await.map(drop),
+            Posted::Publish(topic, message) => tx.publish(&topic, *message).await.map(drop),
             Posted::Cancel(id) => {
                 let params: Vec<Value> = vec![self.topic.as_str().into(), tx.id_value(id)];
                 tx.process_rows(Verb::CancelTimer, params).await.map(drop)
@@ -235,11 +235,11 @@ impl Manager {
         Ok(match outgoing {
             Outgoing::Command { step, topic, command, command_id, undoes } => {
                 let sent = Sent { step, command, command_id, undoes: undoes.as_deref() };
-                Posted::Publish(topic.clone(), message::command(process, &self.topic, &sent)?)
+                Posted::Publish(topic.clone(), Box::new(message::command(process, &self.topic, &sent)?))
             }
             Outgoing::Timer { id, command_id, kind, since, delay } => {
                 let timer = message::timer(process.id(), command_id, *kind, *since)?;
-                Posted::Publish(self.topic.clone(), timer.message_id(*id).delay(*delay))
+                Posted::Publish(self.topic.clone(), Box::new(timer.message_id(*id).delay(*delay)))
             }
             Outgoing::Cancel { id } => Posted::Cancel(*id),
         })
@@ -256,7 +256,7 @@ struct Decided {
 
 /// A message and its topic, or a timer that is not needed any more.
 enum Posted {
-    Publish(String, NewMessage),
+    Publish(String, Box<NewMessage>),
     Cancel(Uuid),
 }
 

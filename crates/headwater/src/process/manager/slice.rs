@@ -104,7 +104,7 @@ impl ProcessSlice {
                 Posted::Publish(topic, mut message) => {
                     // While its trace is the current one.
                     trace::inject(&mut message);
-                    state.publish(topic, message);
+                    state.publish(topic, *message);
                 }
                 Posted::Cancel(id) => state.cancel(id),
             }
