@@ -1,6 +1,5 @@
 //! `headwater outbox`.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::{
     Global, OutboxCommand, OutboxListArgs, OutboxOne, OutboxRecoverArgs, OutboxRequeueArgs, Output,
 };
-use crate::output::{Rows, in_short, payload_as_json, print_objects};
+use crate::output::{Rows, in_short, payload_as_json, print_fields, print_objects};
 
 /// The fields of an entry, in the order in which they are printed.
 const FIELDS: [&str; 16] = [
@@ -81,21 +80,7 @@ async fn show(global: &Global, headwater: &Headwater, one: &OutboxOne) -> Result
         bail!("no such outbox entry: {}; see `headwater outbox list`", one.id);
     };
     let shown = as_json(&entry);
-    let mut out = std::io::stdout().lock();
-    match global.output {
-        Output::Json => writeln!(out, "{shown}")?,
-        // One field per line, the payload last: it may be long.
-        Output::Table => {
-            for name in FIELDS {
-                match &shown[name] {
-                    Value::Null => {}
-                    Value::String(text) => writeln!(out, "{name:<15} {text}")?,
-                    value => writeln!(out, "{name:<15} {value}")?,
-                }
-            }
-        }
-    }
-    Ok(out.flush()?)
+    print_fields(global.output, &shown, &FIELDS)
 }
 
 async fn requeue(global: &Global, headwater: &Headwater, args: &OutboxRequeueArgs) -> Result<()> {

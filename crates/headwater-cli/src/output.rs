@@ -108,6 +108,24 @@ impl Fields {
     }
 }
 
+/// Prints an object: as it is, or these fields of it, one per line. The last ones may be long.
+pub(crate) fn print_fields(output: Output, object: &Value, fields: &[&str]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Json => writeln!(out, "{object}")?,
+        Output::Table => {
+            for name in fields {
+                match &object[*name] {
+                    Value::Null => {}
+                    Value::String(text) => writeln!(out, "{name:<15} {text}")?,
+                    value => writeln!(out, "{name:<15} {value}")?,
+                }
+            }
+        }
+    }
+    Ok(out.flush()?)
+}
+
 /// Objects, one per line.
 pub(crate) fn print_objects(objects: impl IntoIterator<Item = Value>) -> Result<()> {
     let mut out = std::io::stdout().lock();

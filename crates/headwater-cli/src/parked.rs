@@ -1,6 +1,5 @@
 //! `headwater parked`: dead letters that are no group's.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Global, Output, ParkedCommand, ParkedDeleteArgs, ParkedListArgs, ParkedOne, ParkedThese};
 use crate::confirm;
-use crate::output::{Rows, in_short, note, payload_as_json, print_objects};
+use crate::output::{Rows, in_short, note, payload_as_json, print_fields, print_objects};
 
 /// The fields of a dead letter, in the order in which they are printed.
 const FIELDS: [&str; 16] = [
@@ -96,21 +95,7 @@ async fn show(global: &Global, headwater: &Headwater, args: &ParkedOne) -> Resul
         bail!("no such dead letter: {}; see `headwater parked list`", args.id);
     };
     let shown = as_json(&one);
-    let mut out = std::io::stdout().lock();
-    match global.output {
-        Output::Json => writeln!(out, "{shown}")?,
-        // One field per line, the payload last: it may be long.
-        Output::Table => {
-            for name in FIELDS {
-                match &shown[name] {
-                    Value::Null => {}
-                    Value::String(text) => writeln!(out, "{name:<15} {text}")?,
-                    value => writeln!(out, "{name:<15} {value}")?,
-                }
-            }
-        }
-    }
-    Ok(out.flush()?)
+    print_fields(global.output, &shown, &FIELDS)
 }
 
 async fn redrive(global: &Global, headwater: &Headwater, these: &ParkedThese) -> Result<()> {

@@ -110,12 +110,13 @@ impl Load {
         Load { records: Arc::new(records), results, waves, next: 0, failed: HashSet::new() }
     }
 
-    /// Sends what was not sent yet. After an error the same call is repeated by the next one.
+    /// Sends what was not sent yet. After an error the same call is repeated by the next one, without records that have a result.
     pub(crate) async fn advance(&mut self, courier: &Courier) -> Result<(), SinkError> {
         while let Some(wave) = self.waves.get(self.next) {
             let is_free = |at: &usize| {
-                self.failed.is_empty()
-                    || lane_of(&self.records[*at]).is_none_or(|lane| !self.failed.contains(&lane))
+                self.results[*at].is_none()
+                    && (self.failed.is_empty()
+                        || lane_of(&self.records[*at]).is_none_or(|lane| !self.failed.contains(&lane)))
             };
             let wave: Vec<usize> = wave.iter().copied().filter(is_free).collect();
             if !wave.is_empty() {
@@ -124,11 +125,21 @@ impl Load {
                     false => Arc::new(wave.iter().map(|at| self.records[*at].clone()).collect()),
                 };
                 let deliveries = courier.call(records).await?;
+                let mut lost = None;
                 for (at, delivery) in wave.into_iter().zip(deliveries) {
-                    if courier.key_order && matches!(delivery, Delivery::Failed { .. }) {
-                        self.failed.extend(lane_of(&self.records[at]));
+                    match delivery {
+                        // Without a result it is in the next call, behind no later record of its key: the sink delivered none.
+                        Delivery::Unconfirmed { reason } => lost = Some(reason),
+                        delivery => {
+                            if courier.key_order && matches!(delivery, Delivery::Failed { .. }) {
+                                self.failed.extend(lane_of(&self.records[at]));
+                            }
+                            self.results[at] = Some(delivery);
+                        }
                     }
-                    self.results[at] = Some(delivery);
+                }
+                if let Some(reason) = lost {
+                    return Err(SinkError::Unavailable(reason));
                 }
             }
             self.next += 1;

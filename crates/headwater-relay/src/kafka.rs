@@ -162,7 +162,7 @@ impl KafkaSink {
             discard(state).await;
             deliveries
                 .iter_mut()
-                .filter(|one| matches!(one, Some(Delivery::Failed { .. })))
+                .filter(|one| matches!(one, Some(Delivery::Failed { .. } | Delivery::Unconfirmed { .. })))
                 .for_each(|one| *one = None);
             faults = self.send(state, records, &mut deliveries, true).await?;
         }
@@ -192,9 +192,16 @@ impl KafkaSink {
             // It may be a topic that was removed.
             state.known.clear();
         }
-        let deliveries: Vec<Delivery> =
+        let mut deliveries: Vec<Delivery> =
             deliveries.into_iter().map(|one| one.expect("each record was sent")).collect();
-        if deliveries.iter().any(|one| !matches!(one, Delivery::Failed { .. })) {
+        let is_outage = faults.iter().any(|fault| matches!(fault, Fault::Unavailable(_)));
+        if !is_outage {
+            // What stopped the call concerns single records.
+            deliveries.iter_mut().for_each(fail_unconfirmed);
+        }
+        let is_decided =
+            |one: &Delivery| !matches!(one, Delivery::Failed { .. } | Delivery::Unconfirmed { .. });
+        if deliveries.iter().any(is_decided) {
             return Ok(deliveries);
         }
         let fixed = self.address.topic.is_some();
@@ -291,6 +298,12 @@ impl KafkaSink {
 /// Whether a record failed that may be sent again: later ones are not sent then.
 fn is_stopped(faults: &[Fault]) -> bool {
     faults.iter().any(|fault| !matches!(fault, Fault::Refused(_)))
+}
+
+fn fail_unconfirmed(delivery: &mut Delivery) {
+    if let Delivery::Unconfirmed { reason } = delivery {
+        *delivery = Delivery::Failed { reason: std::mem::take(reason), retry_after: None };
+    }
 }
 
 /// Drops a producer where it may block.

@@ -81,6 +81,8 @@ impl Meter {
                 Delivery::Delivered => delivered += 1,
                 Delivery::Failed { reason, .. } => (failed, error) = (failed + 1, Some(reason)),
                 Delivery::Refused { reason } => (refused, error) = (refused + 1, Some(reason)),
+                // Counted once it has another result.
+                Delivery::Unconfirmed { reason } => error = Some(reason),
             }
         }
         add(&self.delivered, delivered);

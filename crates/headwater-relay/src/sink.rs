@@ -42,6 +42,12 @@ pub enum Delivery {
         /// How long the sink asked to wait.
         retry_after: Option<Duration>,
     },
+    /// The sink became unreachable before it confirmed this record, and others of the call were confirmed. It is sent again once the
+    /// sink answers, which costs no attempt; the others are not. It may have arrived.
+    Unconfirmed {
+        /// Why, for the outage of the relay.
+        reason: String,
+    },
     /// The sink will never accept this record: it is given up without further attempts.
     Refused {
         /// Why and what to do, for the dead letter.

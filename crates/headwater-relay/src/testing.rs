@@ -164,12 +164,16 @@ impl Sink for TestSink {
                 return Err(error.clone());
             }
             state.calls.push(records.len());
-            let mut failed_keys = Vec::new();
+            let mut failed_keys: Vec<(&Option<String>, bool)> = Vec::new();
             let mut deliveries = Vec::with_capacity(records.len());
             for record in records {
-                if self.keeps_order && record.key.is_some() && failed_keys.contains(&&record.key) {
+                let behind = failed_keys.iter().find(|(key, _)| *key == &record.key && key.is_some());
+                if let Some((_, is_outage)) = behind.filter(|_| self.keeps_order) {
                     let reason = "behind a failed record of its key".to_owned();
-                    deliveries.push(Delivery::Failed { reason, retry_after: None });
+                    deliveries.push(match is_outage {
+                        true => Delivery::Unconfirmed { reason },
+                        false => Delivery::Failed { reason, retry_after: None },
+                    });
                     continue;
                 }
                 let delivery = match state.failures.get_mut(&text(record)) {
@@ -181,7 +185,8 @@ impl Sink for TestSink {
                 };
                 match &delivery {
                     Delivery::Delivered => state.delivered.push(record.clone()),
-                    Delivery::Failed { .. } => failed_keys.push(&record.key),
+                    Delivery::Failed { .. } => failed_keys.push((&record.key, false)),
+                    Delivery::Unconfirmed { .. } => failed_keys.push((&record.key, true)),
                     Delivery::Refused { .. } => {}
                 }
                 deliveries.push(delivery);

@@ -483,7 +483,7 @@ fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> R
 /// A handler inside transactions of one engine cannot serve a store of the other.
 fn check_handler(store: &Arc<dyn Store>, handler: &Handler) -> Result<()> {
     let fits = match handler {
-        Handler::One(_) | Handler::Batch(_) | Handler::Transactional(_) => true,
+        Handler::One(_) | Handler::Batch(_) | Handler::Transactional(..) => true,
         #[cfg(feature = "postgres")]
         Handler::Postgres(_) => store.as_postgres().is_some(),
         #[cfg(feature = "sqlite")]

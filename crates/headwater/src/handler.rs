@@ -29,6 +29,7 @@ mod layer;
 mod messages;
 mod report;
 mod run;
+mod slice;
 
 pub(crate) use burials::Burials;
 pub use burials::Undecodable;
@@ -42,6 +43,7 @@ pub use layer::{Handled, Layer, Next};
 pub use messages::Messages;
 pub(crate) use report::Call;
 pub(crate) use run::{HandlerGuard, HandlerRun, Said};
+pub(crate) use slice::{HandleSlice, OpenSlice};
 
 /// Decides whether a message is wanted, from its headers, key, type and payload.
 pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
@@ -149,10 +151,20 @@ impl Handling {
     where
         H: TransactionalFn<Arguments, HandlerResult>,
     {
-        Handling::new(Handler::Transactional(Arc::new(move |transaction, message: &Message, context| {
+        let start: Arc<HandleTransactional> = Arc::new(move |transaction, message: &Message, context| {
             let handling = handler.start(transaction, H::Payload::decode(message)?, context);
             Ok(async move { verdict_of(handling.await) }.boxed())
-        })))
+        });
+        Handling::new(Handler::Transactional(start, None))
+    }
+
+    /// The second form of a transactional handler, for whole slices. It is not used inside layers, which run around each
+    /// message.
+    pub(crate) fn slices(mut self, whole: Arc<dyn HandleSlice>) -> Self {
+        if let Handler::Transactional(_, slices) = &mut self.handler {
+            *slices = Some(whole);
+        }
+        self
     }
 
     /// The same with the client of tokio-postgres, on PostgreSQL only.
@@ -385,8 +397,8 @@ pub(crate) enum Handler {
     One(Arc<HandleOne>),
     /// Up to a batch at a time.
     Batch(Arc<HandleBatch>),
-    /// In a transaction of the store.
-    Transactional(Arc<HandleTransactional>),
+    /// In a transaction of the store, message by message; and a whole slice at once, if it can.
+    Transactional(Arc<HandleTransactional>, Option<Arc<dyn HandleSlice>>),
     /// In a transaction of the PostgreSQL store.
     #[cfg(feature = "postgres")]
     Postgres(Arc<HandlePostgres>),
@@ -400,7 +412,7 @@ impl fmt::Debug for Handler {
         f.write_str(match self {
             Handler::One(_) => "one",
             Handler::Batch(_) => "batch",
-            Handler::Transactional(_) => "in a transaction",
+            Handler::Transactional(..) => "in a transaction",
             #[cfg(feature = "postgres")]
             Handler::Postgres(_) => "in a PostgreSQL transaction",
             #[cfg(feature = "sqlite")]

@@ -20,9 +20,11 @@ use crate::store::repository;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::{Requests, ToPublish};
 
+mod control;
 pub(crate) mod run;
 mod value;
 
+use control::Control;
 pub use value::{Column, FromValue, IntoParams, Row, Value};
 
 /// An open transaction of the store, for a handler to write in: its writes, its inbox entry and its ack commit together.
@@ -35,7 +37,11 @@ pub use value::{Column, FromValue, IntoParams, Row, Value};
 /// [`Producer`](crate::Producer) fails the message, with an error that says so. On PostgreSQL a handler may await
 /// anything, and holds its connection meanwhile; one that keeps to the rule runs on both.
 #[derive(Clone, Debug)]
-pub struct Transaction(Inside);
+pub struct Transaction {
+    inside: Inside,
+    /// Where several messages share it without savepoints.
+    control: Option<Control>,
+}
 
 #[derive(Clone, Debug)]
 enum Inside {
@@ -48,14 +54,14 @@ enum Inside {
 #[cfg(feature = "postgres")]
 impl From<PostgresTransaction> for Transaction {
     fn from(transaction: PostgresTransaction) -> Self {
-        Transaction(Inside::Postgres(transaction))
+        Transaction { inside: Inside::Postgres(transaction), control: None }
     }
 }
 
 #[cfg(feature = "sqlite")]
 impl From<Requests> for Transaction {
     fn from(requests: Requests) -> Self {
-        Transaction(Inside::Sqlite(requests))
+        Transaction { inside: Inside::Sqlite(requests), control: None }
     }
 }
 
@@ -68,8 +74,10 @@ impl Transaction {
     /// # Ok(()) }
     /// ```
     pub fn execute(&self, sql: &str, params: impl IntoParams) -> BoxFuture<'static, Result<u64>> {
-        let (inside, sql, params) = (self.0.clone(), sql.to_owned(), params.into_params());
+        let checked = self.check_statement(sql);
+        let (inside, sql, params) = (self.inside.clone(), sql.to_owned(), params.into_params());
         Box::pin(async move {
+            checked?;
             match inside {
                 #[cfg(feature = "postgres")]
                 Inside::Postgres(transaction) => transaction.change(&sql, &params).await,
@@ -89,8 +97,10 @@ impl Transaction {
     /// # let _ = total; Ok(()) }
     /// ```
     pub fn query(&self, sql: &str, params: impl IntoParams) -> BoxFuture<'static, Result<Vec<Row>>> {
-        let (inside, sql, params) = (self.0.clone(), sql.to_owned(), params.into_params());
+        let checked = self.check_statement(sql);
+        let (inside, sql, params) = (self.inside.clone(), sql.to_owned(), params.into_params());
         Box::pin(async move {
+            checked?;
             match inside {
                 #[cfg(feature = "postgres")]
                 Inside::Postgres(transaction) => transaction.rows(&sql, &params).await,
@@ -103,7 +113,7 @@ impl Transaction {
     /// Publishes a message in this transaction: it becomes visible when the handler's writes do, or never. The topic
     /// must exist. `producer.send(&order).within(&transaction)` does the same, with a producer's key, delay and counts.
     pub fn publish(&self, topic: &str, message: impl IntoMessage) -> BoxFuture<'static, Result<Published>> {
-        let (inside, topic, message) = (self.0.clone(), TopicName::new(topic), message.into_message());
+        let (inside, topic, message) = (self.inside.clone(), TopicName::new(topic), message.into_message());
         Box::pin(async move {
             let (topic, mut message): (TopicName, NewMessage) = (topic?, message?);
             trace::inject(&mut message);
@@ -121,6 +131,17 @@ impl Transaction {
         })
     }
 
+    /// Publishes messages to a topic in one statement. They have the trace that they are to have already.
+    pub(crate) async fn publish_all(&self, topic: &str, messages: Vec<NewMessage>) -> Result<Vec<Published>> {
+        let topic = TopicName::new(topic)?;
+        match &self.inside {
+            #[cfg(feature = "postgres")]
+            Inside::Postgres(transaction) => transaction.publish_now(&topic, &messages).await,
+            #[cfg(feature = "sqlite")]
+            Inside::Sqlite(requests) => requests.publish(ToPublish { topic, messages, of: None }).await,
+        }
+    }
+
     /// Runs a statement of a repository, whose store must be the one that began this transaction.
     pub(crate) async fn run_verb(
         &self,
@@ -128,7 +149,7 @@ impl Transaction {
         verb: repository::Verb,
         params: Vec<Value>,
     ) -> Result<Vec<Row>> {
-        match &self.0 {
+        match &self.inside {
             #[cfg(feature = "postgres")]
             Inside::Postgres(transaction) => match store.as_postgres() {
                 Some(store) => transaction.run_verb(store, verb, params).await,
@@ -149,7 +170,7 @@ impl Transaction {
         topic: &TopicName,
         messages: &[NewMessage],
     ) -> Result<Vec<Published>> {
-        match &self.0 {
+        match &self.inside {
             #[cfg(feature = "postgres")]
             Inside::Postgres(transaction) => match store.as_postgres() {
                 Some(store) => transaction.publish_of(store, topic, messages).await,
@@ -172,7 +193,7 @@ impl Transaction {
     /// The time as a parameter: milliseconds since 1970, or NULL for the clock of the server. Refuses a transaction that
     /// another store than this one began.
     pub(crate) async fn time_of(&self, store: Option<&Arc<dyn Store>>) -> Result<Value> {
-        match &self.0 {
+        match &self.inside {
             #[cfg(feature = "postgres")]
             Inside::Postgres(transaction) => match store.map(|store| (store, store.as_postgres())) {
                 Some((store, None)) => Err(other_engine(&**store, "PostgreSQL")),
@@ -194,21 +215,25 @@ impl Transaction {
         verb: Verb,
         params: Vec<Value>,
     ) -> BoxFuture<'static, Result<Vec<Row>>> {
-        let sql = match &self.0 {
-            #[cfg(feature = "postgres")]
-            Inside::Postgres(transaction) => transaction.process_sql(verb),
-            #[cfg(feature = "sqlite")]
-            Inside::Sqlite(_) => crate::store::sqlite::process_sql(verb),
-        };
-        match sql {
+        match self.process_sql(verb) {
             Some(sql) => self.query(sql, params),
             None => Box::pin(std::future::ready(Ok(Vec::new()))),
         }
     }
 
+    /// The text of a statement of that repository, if this engine has one.
+    pub(crate) fn process_sql(&self, verb: Verb) -> Option<&str> {
+        match &self.inside {
+            #[cfg(feature = "postgres")]
+            Inside::Postgres(transaction) => transaction.process_sql(verb),
+            #[cfg(feature = "sqlite")]
+            Inside::Sqlite(_) => crate::store::sqlite::process_sql(verb),
+        }
+    }
+
     /// Whether a caller may lack the right to publish.
     pub(crate) fn has_roles(&self) -> bool {
-        match &self.0 {
+        match &self.inside {
             #[cfg(feature = "postgres")]
             Inside::Postgres(_) => true,
             #[cfg(feature = "sqlite")]
@@ -218,7 +243,7 @@ impl Transaction {
 
     /// An id as a parameter.
     pub(crate) fn id_value(&self, id: Uuid) -> Value {
-        match &self.0 {
+        match &self.inside {
             #[cfg(feature = "postgres")]
             Inside::Postgres(_) => id_value(id, false),
             #[cfg(feature = "sqlite")]

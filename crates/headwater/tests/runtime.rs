@@ -56,6 +56,8 @@ mod process_rules;
 mod process_sagas;
 #[path = "runtime/process_scene.rs"]
 mod process_scene;
+#[path = "runtime/process_slices.rs"]
+mod process_slices;
 #[path = "runtime/process_sweep.rs"]
 mod process_sweep;
 #[path = "runtime/pull.rs"]

@@ -17,8 +17,8 @@ const STEPS: usize = 3;
 const PEER_DATABASE: &str = "headwater_lab_dbos";
 /// How long the peer runs, before and after.
 const PEER_RUNS: Duration = Duration::from_secs(5);
-/// As docs/processes.md recommends on PostgreSQL.
-const WORKER_BATCH: u32 = 30;
+/// As docs/processes.md recommends on SQLite; on PostgreSQL the default.
+const WORKER_BATCH: u32 = 300;
 /// Processes that one transaction starts.
 const STARTED_TOGETHER: usize = 500;
 
@@ -96,7 +96,7 @@ async fn measure(place: &Place<'_>, count: usize) -> Result<f64> {
         .on("Do", |_: Transaction, _: Command| async { Ok(()) })
         .on("Undo", |_: Transaction, _: Command| async { Ok(()) });
     let worker = headwater.consumer("work", "worker").handling("one", commands.handling());
-    let worker = if place.is_postgres() { worker.batch(WORKER_BATCH) } else { worker };
+    let worker = if place.is_postgres() { worker } else { worker.batch(WORKER_BATCH) };
     let worker = worker.run().await?;
     while !is_done(&processes).await? {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -105,7 +105,8 @@ impl Source for FromQueue {
     async fn next(&mut self, messages_max: usize) -> Result<Batch, BridgeError> {
         let mut batch = Batch::default();
         let Ok(first) = timeout(IDLE, self.consumer.next()).await else {
-            if !self.connection.status().connected() {
+            // The library may end a channel without ending its consumer's stream.
+            if !self.connection.status().connected() || !self.channel.status().connected() {
                 let lost = format!("connection to {} lost", self.server.place);
                 return Err(SinkError::Unavailable(lost).into());
             }

@@ -7,11 +7,15 @@ use tokio::sync::watch;
 
 use super::commit::{NotCommitted, commit};
 use super::health::{BridgeState, Health};
+use super::source::Source;
 use super::{Bridge, BridgeError};
 use crate::sink::SinkError;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(200);
-const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// A broker that was restarted is read again within seconds.
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// Between attempts that fail until an operator acts.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Runs until it is stopped. What ends a turn is logged when it changes, and counted each time.
 pub(super) async fn run(bridge: Bridge, mut stopped: watch::Receiver<bool>, health: Arc<Health>) {
@@ -38,8 +42,7 @@ pub(super) async fn run(bridge: Bridge, mut stopped: watch::Receiver<bool>, heal
             reported.clone_from(&text);
         }
         health.failed(text);
-        // Nothing changes before an operator acts.
-        let longest = if is_for_an_operator { BACK_OFF_MAX } else { back_off };
+        let longest = if is_for_an_operator { REFUSED_PAUSE } else { back_off };
         let wait = longest.mul_f64(rand::random_range(0.5..1.0));
         back_off = (back_off * 2).min(BACK_OFF_MAX);
         if tokio::time::timeout(wait, stop_of(&mut stopped)).await.is_ok() {
@@ -83,13 +86,23 @@ async fn turn(bridge: &Bridge, stopped: &mut watch::Receiver<bool>, health: &Hea
     };
     health.set(BridgeState::Running);
     tracing::debug!(bridge = bridge.name, from = bridge.from.place(), "bridge connected");
+    let ended = read(bridge, &mut *source, stopped, health).await;
+    // Also after an error: a connection that stays behind would keep what was delivered to it from the next one.
+    source.close().await;
+    ended
+}
+
+/// Publishes what a connection delivers, until the bridge is stopped.
+async fn read(
+    bridge: &Bridge,
+    source: &mut dyn Source,
+    stopped: &mut watch::Receiver<bool>,
+    health: &Health,
+) -> Result<(), Trouble> {
     loop {
         let batch = tokio::select! {
             biased;
-            () = stop_of(stopped) => {
-                source.close().await;
-                return Ok(());
-            }
+            () = stop_of(stopped) => return Ok(()),
             batch = source.next(bridge.batch_messages) => batch?,
         };
         if batch.is_empty() {

@@ -141,6 +141,7 @@ impl ExactlyOnce {
             return Err(headwater::Error::invalid("id", rule).into());
         };
         tokio::pin!(stop);
+        let (topic, group) = (&self.topic, &self.group);
         let (mut pause, mut careful, mut refused) = (PAUSE_FIRST, false, std::collections::BTreeMap::new());
         loop {
             let trouble = match Session::open(&self, &id, careful).await {
@@ -161,12 +162,7 @@ impl ExactlyOnce {
             let wait = match trouble {
                 Trouble::Fatal(error) => return Err(error),
                 Trouble::Kafka(Fault::Fenced(reason)) => {
-                    tracing::warn!(
-                        topic = self.topic,
-                        group = self.group,
-                        reason,
-                        "relay fenced by another instance"
-                    );
+                    tracing::warn!(topic, group, reason, "relay fenced by another instance");
                     return Ok(End::Fenced);
                 }
                 Trouble::Kafka(Fault::Refused(_)) => {
@@ -174,26 +170,17 @@ impl ExactlyOnce {
                     Duration::ZERO
                 }
                 Trouble::Kafka(Fault::Misconfigured(reason)) => {
-                    tracing::error!(
-                        topic = self.topic,
-                        group = self.group,
-                        reason,
-                        "kafka refuses the relay"
-                    );
+                    tracing::error!(topic, group, reason, "kafka refuses the relay");
                     PAUSE_MISCONFIGURED
                 }
-                Trouble::Kafka(Fault::Unavailable(reason) | Fault::Failed(reason)) => {
-                    tracing::warn!(
-                        topic = self.topic,
-                        group = self.group,
-                        reason,
-                        ?pause,
-                        "kafka transaction failed, retrying"
-                    );
+                Trouble::Kafka(
+                    Fault::Unavailable(reason) | Fault::NotSent(reason) | Fault::Failed(reason),
+                ) => {
+                    tracing::warn!(topic, group, reason, ?pause, "kafka transaction failed, retrying");
                     pause
                 }
                 Trouble::Database(error) => {
-                    tracing::warn!(topic = self.topic, group = self.group, %error, ?pause, "database failed, retrying");
+                    tracing::warn!(topic, group, %error, ?pause, "database failed, retrying");
                     pause
                 }
             };

@@ -15,6 +15,8 @@ pub(super) enum Fault {
     Unavailable(String),
     /// Another producer has this transactional id.
     Fenced(String),
+    /// It was not sent, because an earlier record of the call failed.
+    NotSent(String),
     /// Another attempt may succeed.
     Failed(String),
 }
@@ -24,10 +26,12 @@ impl Fault {
     pub(super) fn delivery(&self) -> Delivery {
         match self {
             Fault::Refused(reason) => Delivery::Refused { reason: reason.clone() },
-            Fault::Misconfigured(reason)
-            | Fault::Unavailable(reason)
-            | Fault::Fenced(reason)
-            | Fault::Failed(reason) => Delivery::Failed { reason: reason.clone(), retry_after: None },
+            Fault::Unavailable(reason) | Fault::NotSent(reason) => {
+                Delivery::Unconfirmed { reason: reason.clone() }
+            }
+            Fault::Misconfigured(reason) | Fault::Fenced(reason) | Fault::Failed(reason) => {
+                Delivery::Failed { reason: reason.clone(), retry_after: None }
+            }
         }
     }
 
@@ -35,9 +39,11 @@ impl Fault {
     pub(super) fn sink_error(self) -> SinkError {
         match self {
             Fault::Misconfigured(text) => SinkError::Misconfigured(text),
-            Fault::Refused(text) | Fault::Unavailable(text) | Fault::Fenced(text) | Fault::Failed(text) => {
-                SinkError::Unavailable(text)
-            }
+            Fault::Refused(text)
+            | Fault::Unavailable(text)
+            | Fault::Fenced(text)
+            | Fault::NotSent(text)
+            | Fault::Failed(text) => SinkError::Unavailable(text),
         }
     }
 }
@@ -72,7 +78,7 @@ pub(super) fn classify(code: Code, last_error: &Option<KafkaError>, what: &str) 
         }
         code if is_misconfigured(code) => Fault::Misconfigured(text(advice(code))),
         Code::Fatal | Code::GaplessGuarantee => {
-            Fault::Failed(format!("{what}: not sent, because an earlier record of the call failed"))
+            Fault::NotSent(format!("{what}: not sent, because an earlier record of the call failed"))
         }
         Code::PurgeQueue | Code::PurgeInflight => {
             let why = last_error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
@@ -178,7 +184,7 @@ mod tests {
             classify(Code::NotEnoughReplicas, &None, "a").sink_error(),
             SinkError::Unavailable(_)
         ));
-        assert!(matches!(classify(Code::GaplessGuarantee, &None, "a").delivery(), Delivery::Failed { .. }));
+        assert!(matches!(classify(Code::GaplessGuarantee, &None, "a"), Fault::NotSent(_)));
         assert!(matches!(classify(Code::ProducerFenced, &None, "a"), Fault::Fenced(_)));
     }
 

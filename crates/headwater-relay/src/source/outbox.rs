@@ -147,7 +147,7 @@ impl OutboxSource {
                 Some(Delivery::Refused { reason }) => {
                     refused.push(FailedEntry::new(entry.id, reason, Duration::ZERO));
                 }
-                None => {}
+                Some(Delivery::Unconfirmed { .. }) | None => {}
             }
         }
         self.insist(Mark::Published(&published)).await?;

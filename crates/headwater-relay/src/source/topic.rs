@@ -106,7 +106,7 @@ async fn handle(
     for (message, result) in messages.iter().zip(results) {
         match result {
             // Without a result it waits behind a failed message of its key, which the group knows.
-            Some(Delivery::Delivered) | None => {}
+            Some(Delivery::Delivered | Delivery::Unconfirmed { .. }) | None => {}
             Some(Delivery::Failed { reason, retry_after: None }) => verdicts.failed(message.offset, reason),
             Some(Delivery::Failed { reason, retry_after: Some(after) }) => {
                 verdicts.failed(message.offset, Retry::after(after).because(reason));

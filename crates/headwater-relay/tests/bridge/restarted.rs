@@ -5,7 +5,7 @@ use headwater_servers::Stop;
 use headwater_servers::brokers::{Broker, KafkaKind, Kind, NatsKind, RabbitMqKind};
 
 use crate::brokers::{From, kafka, nats, rabbitmq};
-use crate::place::{Place, eventually, own, payloads};
+use crate::place::{Place, eventually, eventually_or, own, payloads};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kafka_is_restarted() {
@@ -48,7 +48,8 @@ async fn restarted<K: Kind>(broker: &mut Broker<K>, from: &From, again: impl Fn(
     broker.wait(|| Ok(())).expect("ready");
     let anew = again().await;
     anew.as_ref().unwrap_or(from).publish_numbers(500..1_000).await;
-    eventually("all", async || payloads(&headwater, "t").await.len() >= 1_000).await;
+    let what = || format!("all: {:?}; the broker's log:\n{}", running.health(), broker.log_tail());
+    eventually_or(what, async || payloads(&headwater, "t").await.len() >= 1_000).await;
     let mut numbers: Vec<usize> =
         payloads(&headwater, "t").await.iter().map(|payload| payload.parse().unwrap()).collect();
     numbers.sort_unstable();

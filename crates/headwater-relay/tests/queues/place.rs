@@ -54,10 +54,15 @@ pub(crate) fn record(n: usize, destination: &str) -> Record {
 }
 
 /// Waits until something is so.
-pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    eventually_or(|| what.to_owned(), is_so).await;
+}
+
+/// The same; what it was waiting for is described once that failed.
+pub(crate) async fn eventually_or(what: impl Fn() -> String, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !is_so().await {
-        assert!(begun.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        assert!(begun.elapsed() < DEADLINE, "{}: not within {DEADLINE:?}", what());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

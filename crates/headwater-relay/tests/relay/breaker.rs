@@ -1,6 +1,6 @@
 //! A sink that is down: its relay waits, loses no attempt, and slows no other.
 
-use headwater_relay::{RelayState, SinkError};
+use headwater_relay::{Delivery, RelayState, SinkError};
 
 use super::*;
 
@@ -8,6 +8,7 @@ on_both!(
     a_sink_that_is_down_costs_no_attempt_and_slows_no_other_relay,
     a_shutdown_while_the_sink_is_down_counts_no_attempt,
     a_sink_that_fails_in_the_middle_of_a_load_repeats_it,
+    an_outage_in_the_middle_of_a_call_costs_no_attempt_and_repeats_nothing_confirmed,
     a_sink_that_does_not_answer_is_unavailable,
     a_relay_that_is_dropped_counts_no_attempt,
 );
@@ -95,6 +96,27 @@ async fn a_sink_that_fails_in_the_middle_of_a_load_repeats_it(place: Place) {
         assert_eq!(sink.payloads_of(key), expected);
     }
     assert_eq!(place.dead_letters().await, [""; 0]);
+    running.shutdown(GRACE).await.unwrap();
+    place.end().await;
+}
+
+async fn an_outage_in_the_middle_of_a_call_costs_no_attempt_and_repeats_nothing_confirmed(place: Place) {
+    let sink = TestSink::keeping_order();
+    for payload in ["3", "7", "8"] {
+        sink.fail_as(payload, 1, Delivery::Unconfirmed { reason: "connection reset".into() });
+    }
+    let keyed: Vec<(usize, &str)> = (0..12).map(|n| (n, ["a", "b", "c"][n % 3])).collect();
+    place.headwater.topic("orders").create_if_missing().await.unwrap();
+    place.publish("orders", &keyed).await;
+    let running = place.orders(&sink, one_attempt()).await;
+    sink.until_delivered(12).await;
+    until("all is done", async || place.lag("orders", "relay-test").await == 0).await;
+    for (at, key) in ["a", "b", "c"].iter().enumerate() {
+        let expected: Vec<String> = (0..12).filter(|n| n % 3 == at).map(|n| n.to_string()).collect();
+        assert_eq!(sink.payloads_of(key), expected, "in order, and each once");
+    }
+    assert_eq!(place.dead_letters().await, [""; 0], "no attempt was counted");
+    assert_eq!((running.health().delivered, running.health().failed), (12, 0));
     running.shutdown(GRACE).await.unwrap();
     place.end().await;
 }

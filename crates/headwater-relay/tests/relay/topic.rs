@@ -200,30 +200,3 @@ async fn a_record_has_all_of_its_message(place: Place) {
     running.shutdown(GRACE).await.unwrap();
     place.end().await;
 }
-
-/// Not a check: prints how many records a second pass through a relay to a sink that takes no time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement: run it by name, with --release"]
-async fn throughput_of_the_machinery() {
-    const COUNT: usize = 100_000;
-    for place in [Place::sqlite().await, Place::postgres().await].into_iter().flatten() {
-        for key_order in [true, false] {
-            let topic = format!("orders-{key_order}");
-            let keyed: Vec<(usize, String)> = (0..COUNT).map(|n| (n, format!("k{}", n % 1_000))).collect();
-            let keyed: Vec<(usize, &str)> = keyed.iter().map(|(n, key)| (*n, key.as_str())).collect();
-            place.headwater.topic(&topic).create_if_missing().await.unwrap();
-            for part in keyed.chunks(5_000) {
-                place.publish(&topic, part).await;
-            }
-            let (sink, started) = (TestSink::keeping_order(), Instant::now());
-            let settings = RelaySettings { key_order, ..RelaySettings::default() };
-            let running = place.relay(Source::Topic(topic), sink.clone(), settings).await;
-            sink.until_delivered(COUNT).await;
-            let (took, calls) = (started.elapsed(), sink.calls().len());
-            let rate = COUNT as f64 / took.as_secs_f64();
-            println!("{}: key order {key_order}: {rate:.0} records/s in {calls} calls", place.url);
-            running.shutdown(GRACE).await.unwrap();
-        }
-        place.end().await;
-    }
-}

@@ -16,6 +16,7 @@ use super::queue::{Queue, Slice};
 use super::serve_state::{EndReason, ServeState};
 use super::settings::{Delivery, GroupSettings};
 use super::settler::Settler;
+use super::transaction::together::Tries;
 use super::work::LeaseWork;
 use super::worker;
 use crate::handler::{Burials, Handler, HandlerGuard, Messages};
@@ -47,6 +48,8 @@ pub(crate) struct Group {
     pub(crate) guard: Arc<HandlerGuard>,
     /// Its held leases.
     pub(crate) leases: Arc<GroupLeases>,
+    /// Which of its slices are tried together.
+    pub(crate) tries: Tries,
     members: RwLock<Arc<Members>>,
     queue: Queue,
     workers: Mutex<JoinSet<()>>,
@@ -99,6 +102,7 @@ impl Group {
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
             serve_state,
+            tries: Tries::default(),
             guard: Arc::new(guard),
             moved: AtomicBool::new(true),
             subscription,

@@ -12,6 +12,8 @@
 //! becomes a dead letter in the end. Messages before it are handled again at once, without it, so that each round ends
 //! and no key loses its order; messages after it are released. Only where no handler ran was the database disconnected,
 //! which counts as no attempt.
+//!
+//! Handlers of the crate's own first try a slice together, without savepoints: `together.rs`.
 
 use std::sync::Arc;
 
@@ -28,17 +30,25 @@ use crate::codec::DecodeError;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "sqlite")]
 use crate::handler::Layers;
-use crate::handler::{HandleTransactional, HandlerRun, Messages, Said};
+use crate::handler::{HandleSlice, HandleTransactional, HandlerRun, Messages, Said};
 use crate::settle::{Settlement, Verdict, outcomes_of};
 #[cfg(feature = "sqlite")]
-use crate::store::sqlite::{Open, Requests, TransactionWork};
+use crate::store::sqlite::{Handlers, Open, Requests, TransactionWork};
+
+pub(crate) mod together;
 
 /// Handles a slice in one transaction of the store, whichever database it is in. True if the lease is finished by that.
 pub(crate) async fn in_store(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
     handler: &Arc<HandleTransactional>,
+    slices: Option<&Arc<dyn HandleSlice>>,
 ) -> bool {
+    if let Some(whole) = slices
+        && let Some(ended) = together::in_store(group, slice, whole).await
+    {
+        return ended;
+    }
     #[cfg(feature = "postgres")]
     if group.settler.store().as_postgres().is_some() {
         let handler = Arc::clone(handler);
@@ -94,20 +104,13 @@ async fn on_writer_thread(
     let Some(store) = group.settler.store().as_sqlite() else {
         unreachable!("checked when the member joined")
     };
-    let (lease_work, ending) = (&slice.work, Arc::clone(slice));
     let runtime = tokio::runtime::Handle::current();
-    let work = TransactionWork {
-        handler_name: group.settings.inbox_name.clone(),
-        member: slice.member.identity.member.clone(),
-        lease: lease_work.lease.id(),
-        run: HandlerRun::new(&group.guard, slice.messages.clone(), &lease_work.lease, &lease_work.policy),
-        handler: Box::new(move |open, message: Messages| {
-            // A handler that waits for a timer or a task fails because it waits, and not because there is no runtime.
-            let _entered = runtime.enter();
-            handle(open, message)
-        }),
-        decide: Box::new(move |said| settlement_of(&ending, &ending.messages, said)),
+    let handle = move |open: &mut Open<'_, '_>, message: Messages| {
+        // A handler that waits for a timer or a task fails because it waits, and not because there is no runtime.
+        let _entered = runtime.enter();
+        handle(open, message)
     };
+    let work = work_of(group, slice, Handlers::Each(Box::new(handle)));
     // The worker waits until the writer thread has run it.
     group.call_for_help();
     match store.handle_in_transaction(work).await {
@@ -119,6 +122,20 @@ async fn on_writer_thread(
             let said = judged_all(group, slice, &slice.messages, &broken(group, slice, &error));
             conclude(group, slice, None, said)
         }
+    }
+}
+
+/// A slice as the writer thread takes it.
+#[cfg(feature = "sqlite")]
+fn work_of(group: &Group, slice: &Arc<Slice>, handlers: Handlers) -> TransactionWork {
+    let (lease_work, ending) = (&slice.work, Arc::clone(slice));
+    TransactionWork {
+        handler_name: group.settings.inbox_name.clone(),
+        member: slice.member.identity.member.clone(),
+        lease: lease_work.lease.id(),
+        run: HandlerRun::new(&group.guard, slice.messages.clone(), &lease_work.lease, &lease_work.policy),
+        handlers,
+        decide: Box::new(move |said| settlement_of(&ending, &ending.messages, said)),
     }
 }
 
@@ -214,13 +231,23 @@ async fn try_in_postgres(
     }
     let said = run.finish();
     let settlement = settlement_of(slice, part, &said);
+    settle_and_commit(slice, transaction, &settlement).await?;
+    Ok((settlement, said))
+}
+
+/// Ends the transaction of a slice, with the settlement inside it; rolls it back if the lease is lost.
+#[cfg(feature = "postgres")]
+async fn settle_and_commit(
+    slice: &Slice,
+    transaction: crate::store::postgres::PostgresTransaction,
+    settlement: &Settlement,
+) -> Result<()> {
     let _settling = slice.work.settling.lock().await;
-    if !transaction.settle(&settlement).await? {
+    if !transaction.settle(settlement).await? {
         transaction.rollback().await?;
         return Err(Error::lease_lost(slice.work.token().0));
     }
-    transaction.commit().await?;
-    Ok((settlement, said))
+    transaction.commit().await
 }
 
 fn settlement_of(slice: &Slice, part: &Messages, said: &Said) -> Settlement {

@@ -46,7 +46,9 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
             let said = in_order(group, slice).await;
             finish(group, slice, said)
         }
-        Handler::Transactional(handler) => transaction::in_store(group, slice, handler).await,
+        Handler::Transactional(handler, slices) => {
+            transaction::in_store(group, slice, handler, slices.as_ref()).await
+        }
         #[cfg(feature = "postgres")]
         Handler::Postgres(handler) => transaction::in_postgres(group, slice, handler).await,
         #[cfg(feature = "sqlite")]

@@ -123,7 +123,10 @@ impl Layers {
         match handler {
             Handler::One(handler) => Handler::One(self.around_one(handler)),
             Handler::Batch(handler) => Handler::Batch(self.around_batch(handler)),
-            Handler::Transactional(handler) => Handler::Transactional(self.around_transactional(handler)),
+            // A layer runs around each message, and so none of them is handled as a part of a slice.
+            Handler::Transactional(handler, _) => {
+                Handler::Transactional(self.around_transactional(handler), None)
+            }
             #[cfg(feature = "postgres")]
             Handler::Postgres(handler) => Handler::Postgres(self.around_postgres(handler)),
             #[cfg(feature = "sqlite")]

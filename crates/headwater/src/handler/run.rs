@@ -119,6 +119,22 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         Some(first..self.next)
     }
 
+    /// Takes all messages, to be handled together; false, and none is taken, unless each of them is to be handled.
+    pub(crate) fn next_all(&mut self) -> bool {
+        let free = |message: &Message| !self.waiting.hold(message) && !self.guard.is_expired(message);
+        if self.next > 0 || self.guard.serve_state.is_held_back() || !self.messages.iter().all(free) {
+            return false;
+        }
+        self.next = self.messages.len();
+        true
+    }
+
+    /// Records that all messages are done, which [`HandlerRun::next_all`] took.
+    pub(crate) fn all_done(mut self) -> Said {
+        self.said_of(0..self.messages.len(), Vec::new());
+        self.finish()
+    }
+
     /// Records a handler's verdict on one message.
     pub(crate) fn said(&mut self, at: usize, verdict: Verdict) {
         let verdict = self.judged(at, verdict);
@@ -233,8 +249,44 @@ impl HandlerGuard {
         on_wait: impl FnOnce(),
         start: impl FnOnce() -> Result<F, DecodeError>,
     ) -> Result<F::Output, Verdict> {
+        let ended = self.ended(call, started, on_wait, start).await;
+        self.verdict_of(call, started.elapsed(), ended)
+    }
+
+    /// Calls a handler with one message of a slice that is handled together, and returns how long it took. The error says
+    /// why the message is not done: the slice is rolled back then, and all of it handled once more, by
+    /// [`HandlerGuard::call`]. Those calls are the ones that are counted and reported.
+    pub(crate) async fn try_call<F: Future<Output = Verdict>>(
+        &self,
+        call: Call<'_>,
+        on_wait: impl FnOnce(),
+        start: impl FnOnce() -> F,
+    ) -> Result<Duration, String> {
+        if self.serve_state.is_held_back() {
+            return Err("the group is held back".to_owned());
+        }
+        let started = Instant::now();
+        let ended = self.ended(call, started, on_wait, || Ok(start())).await;
+        let took = started.elapsed();
+        match ended {
+            // A handler on SQLite's writer thread is not interrupted.
+            Ended::Said(Verdict::Done) if self.timeout.is_none_or(|limit| took <= limit) => Ok(took),
+            Ended::Said(Verdict::Done) | Ended::TooLong(_) => Err(format!("the handler took {took:?}")),
+            Ended::Said(verdict) => Err(format!("the handler returned {verdict:?}")),
+            Ended::NotDecoded(error) => Err(error.to_string()),
+            Ended::Panicked(panic) => Err(format!("the handler panicked: {}", panic_text(&*panic))),
+        }
+    }
+
+    async fn ended<F: Future>(
+        &self,
+        call: Call<'_>,
+        started: Instant,
+        on_wait: impl FnOnce(),
+        start: impl FnOnce() -> Result<F, DecodeError>,
+    ) -> Ended<F::Output> {
         let _in_flight = self.metrics.hold(call.messages.len() as u64);
-        let ended = match catch_unwind(AssertUnwindSafe(start)) {
+        match catch_unwind(AssertUnwindSafe(start)) {
             Ok(Ok(handling)) => {
                 let (span, context) = self.span_of(call);
                 let handling = pin!(AssertUnwindSafe(within(span, context, handling)).catch_unwind());
@@ -242,8 +294,7 @@ impl HandlerGuard {
             }
             Ok(Err(error)) => Ended::NotDecoded(error),
             Err(panic) => Ended::Panicked(panic),
-        };
-        self.verdict_of(call, started.elapsed(), ended)
+        }
     }
 
     /// Calls a synchronous handler. It cannot be interrupted: a handler that exceeds its timeout fails once it returns.

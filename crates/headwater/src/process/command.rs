@@ -18,6 +18,8 @@ use crate::handler::{Bury, Context, Failure, HandlerResult, Handling};
 use crate::message::Message;
 use crate::transaction::{Transaction, Value};
 
+mod slice;
+
 type Handler =
     dyn Fn(Transaction, Command) -> BoxFuture<'static, Result<Option<ProcessData>, StepError>> + Send + Sync;
 
@@ -26,6 +28,10 @@ type Handler =
 /// A handler runs in a transaction of the store, and its effect, the reply, the inbox entry and the ack commit together. So a
 /// command has its effect once, however often it is sent or delivered. What a handler does elsewhere, such as a call of
 /// another service, happens at least once; the [id](Command::id) of the command is the idempotency key for that.
+///
+/// Commands that are delivered together are carried out in one transaction. If one of them is not carried out, or its handler
+/// panics or takes too long, the transaction is rolled back and each is carried out alone, with a savepoint: handlers then run
+/// once more, and what they did before has had no effect in the database.
 ///
 /// | the handler returns | and the step |
 /// |---|---|
@@ -94,10 +100,12 @@ impl Commands {
     /// A member that carries them out.
     pub fn handling(self) -> Handling {
         let commands = Arc::new(self);
-        Handling::transactional(move |tx: Transaction, message: Message, context: Context| {
+        let whole = Arc::clone(&commands);
+        let handling = Handling::transactional(move |tx: Transaction, message: Message, context: Context| {
             let commands = Arc::clone(&commands);
             async move { commands.handle(&tx, &message, &context).await }
-        })
+        });
+        handling.slices(whole)
     }
 
     async fn handle(&self, tx: &Transaction, message: &Message, context: &Context) -> HandlerResult {
@@ -112,13 +120,17 @@ impl Commands {
                 carry_out(tx, handler(tx.clone(), command)).await?
             }
         } else {
-            let error = format!("group {} has no handler of command {}", context.group(), command.name());
-            Reply::Failed { error, retryable: false }
+            without_handler(context, &command)
         };
         let (topic, answer) = message::reply(message, id, &reply)?;
         tx.publish(&topic, answer).await?;
         Ok(())
     }
+}
+
+fn without_handler(context: &Context, command: &Command) -> Reply {
+    let error = format!("group {} has no handler of command {}", context.group(), command.name());
+    Reply::Failed { error, retryable: false }
 }
 
 /// Whether the undone command has no inbox entry. It has one from now on.

@@ -11,6 +11,8 @@
 //! so two programs that manage one type never decide from the same state: the second waits for the first, on PostgreSQL for
 //! the row and on SQLite for the file, and reads what it wrote. Messages of one process are in one lane of an ordered group,
 //! which has one owner: no two transactions lock the same processes in different orders.
+//!
+//! Messages are decided in slices, with one statement for all that is read or written: `slice.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +31,11 @@ use crate::dead_letter::{DeadLetters, ParkedCommand};
 use crate::error::{Error, Result};
 use crate::handler::{Bury, HandlerResult, Handling};
 use crate::headwater::TopicBuilder;
-use crate::message::Message;
+use crate::message::{Message, NewMessage};
 use crate::topic::TopicSettings;
 use crate::transaction::{Transaction, Value};
+
+mod slice;
 
 /// The group of the manager in the topic of a type.
 const GROUP: &str = "manager";
@@ -39,9 +43,11 @@ const GROUP: &str = "manager";
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// On PostgreSQL as many transactions as lanes run at once. On SQLite one thread writes, and one lane makes the largest batches.
 const LANES: u16 = 8;
-/// Messages in one transaction, each with a savepoint: PostgreSQL keeps 64 of a transaction in shared memory, and with more of
-/// them every check of a row's visibility reads them from files.
-const BATCH: u32 = 60;
+/// Messages in one transaction, by measurement: with fewer there are more statements and commits for each, with more the lanes
+/// wait for each other's locks and commits.
+const BATCH: u32 = 100;
+/// On SQLite a commit waits for the disk while nothing else is written: fewer and larger ones.
+const BATCH_OF_ONE_LANE: u32 = 300;
 /// A message fails only if the database does, or a declaration lacks the step of a running process: it is tried for long.
 const ATTEMPTS: u32 = 1_000;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -85,13 +91,15 @@ impl Processes {
         }
         let manager =
             Arc::new(Manager { topic: topic.clone(), plan, dead_letters: self.headwater.dead_letters() });
+        let whole = Arc::clone(&manager);
         let handling = Handling::transactional(move |tx: Transaction, message: Message| {
             let manager = Arc::clone(&manager);
             async move { manager.handle(&tx, &message).await }
         });
+        let handling = handling.slices(whole);
         let consumer = self.headwater.consumer(&topic, GROUP);
         let (lanes, consumer) = match self.headwater.store().engine() {
-            "sqlite" => (1, consumer),
+            "sqlite" => (1, consumer.batch(BATCH_OF_ONE_LANE)),
             _ => (LANES, consumer.batch(BATCH)),
         };
         Ok(consumer
@@ -144,44 +152,54 @@ impl Manager {
             tracing::warn!(process = %id, process_type = self.plan.name, "message for an unknown process ignored");
             return Ok(());
         };
+        let decided = self.decide(instance, &events, input)?;
+        decided.report();
+        self.write(tx, decided).await
+    }
+
+    /// What follows from a message, for a process with this log.
+    fn decide(
+        &self,
+        instance: ProcessInstance,
+        events: &[(u64, ProcessEvent)],
+        input: Input,
+    ) -> Result<Decided> {
         if instance.process_type() != self.plan.name {
-            let text = format!("process {id} is of type {}, not {}", instance.process_type(), self.plan.name);
+            let (id, process_type) = (instance.id(), instance.process_type());
+            let text = format!("process {id} is of type {process_type}, not {}", self.plan.name);
             return Err(Error::invalid("process", text));
         }
         let before = instance.status();
-        let mut turn = Turn::new(&self.plan, instance, &events);
+        let mut turn = Turn::new(&self.plan, instance, events);
         turn.take(input)?;
         let (batches, outgoing, after) = turn.finish();
-        report(before, &after, &batches);
-        self.write(tx, batches, &outgoing, &after).await
+        Ok(Decided { before, batches, outgoing, after })
     }
 
     /// Sent together: on PostgreSQL no statement waits for the answer to another. The first that fails fails the message, and
     /// all of them are rolled back.
-    async fn write(
-        &self,
-        tx: &Transaction,
-        batches: Vec<Batch>,
-        outgoing: &[Outgoing],
-        after: &ProcessInstance,
-    ) -> Result<()> {
+    async fn write(&self, tx: &Transaction, decided: Decided) -> Result<()> {
+        let Decided { batches, outgoing, after, .. } = decided;
         if batches.is_empty() && outgoing.is_empty() {
             return Ok(());
         }
-        self.park(tx, &batches, after).await?;
+        for parked in self.parked(&batches, &after) {
+            self.dead_letters.within(tx).park(&parked).await?;
+        }
         let now = tx.time_of(None).await?;
         let changes = async {
-            for Batch { instance, entries } in batches {
-                rows::change(tx, now.clone(), &instance, &entries).await?;
+            for Batch { instance, entries } in &batches {
+                rows::change(tx, now.clone(), instance, entries).await?;
             }
             Ok::<(), Error>(())
         };
-        let sends = try_join_all(outgoing.iter().map(|one| self.send(tx, one, after)));
+        let sends = try_join_all(outgoing.iter().map(|one| self.send(tx, one, &after)));
         tokio::try_join!(changes, sends).map(drop)
     }
 
     /// A compensation that failed is parked with the event that says so, in the same transaction: a person finds both or none.
-    async fn park(&self, tx: &Transaction, batches: &[Batch], process: &ProcessInstance) -> Result<()> {
+    fn parked(&self, batches: &[Batch], process: &ProcessInstance) -> Vec<ParkedCommand> {
+        let mut parked = Vec::new();
         for (_, event) in batches.iter().flat_map(|batch| &batch.entries) {
             let ProcessEvent::CompensationFailed { step, command_id, error } = event else { continue };
             let compensation = self.plan.step(step).and_then(|step| step.compensation.as_ref());
@@ -197,48 +215,72 @@ impl Manager {
             if let Some(key) = process.business_key() {
                 command = command.business_key(key);
             }
-            self.dead_letters.within(tx).park(&command).await?;
+            parked.push(command);
         }
-        Ok(())
+        parked
     }
 
     async fn send(&self, tx: &Transaction, outgoing: &Outgoing, process: &ProcessInstance) -> Result<()> {
-        match outgoing {
-            Outgoing::Command { step, topic, command, command_id, undoes } => {
-                let sent = Sent { step, command, command_id, undoes: undoes.as_deref() };
-                let message = message::command(process, &self.topic, &sent)?;
-                tx.publish(topic, message).await.map(drop)
-            }
-            Outgoing::Timer { id, command_id, kind, since, delay } => {
-                let timer = message::timer(process.id(), command_id, *kind, *since)?;
-                tx.publish(&self.topic, timer.message_id(*id).delay(*delay)).await.map(drop)
-            }
-            Outgoing::Cancel { id } => {
-                let params: Vec<Value> = vec![self.topic.as_str().into(), tx.id_value(*id)];
+        match self.posted(outgoing, process)? {
+            Posted::Publish(topic, message) => tx.publish(&topic, *message).await.map(drop),
+            Posted::Cancel(id) => {
+                let params: Vec<Value> = vec![self.topic.as_str().into(), tx.id_value(id)];
                 tx.process_rows(Verb::CancelTimer, params).await.map(drop)
             }
         }
     }
+
+    /// What is sent, as a message.
+    fn posted(&self, outgoing: &Outgoing, process: &ProcessInstance) -> Result<Posted> {
+        Ok(match outgoing {
+            Outgoing::Command { step, topic, command, command_id, undoes } => {
+                let sent = Sent { step, command, command_id, undoes: undoes.as_deref() };
+                Posted::Publish(topic.clone(), Box::new(message::command(process, &self.topic, &sent)?))
+            }
+            Outgoing::Timer { id, command_id, kind, since, delay } => {
+                let timer = message::timer(process.id(), command_id, *kind, *since)?;
+                Posted::Publish(self.topic.clone(), Box::new(timer.message_id(*id).delay(*delay)))
+            }
+            Outgoing::Cancel { id } => Posted::Cancel(*id),
+        })
+    }
 }
 
-/// What an operator should know. The transaction may still be rolled back and decided again: then it is logged again.
-fn report(before: ProcessStatus, after: &ProcessInstance, batches: &[Batch]) {
-    let (process, process_type) = (after.id(), after.process_type());
-    let key = after.business_key().unwrap_or_default();
-    for (_, event) in batches.iter().flat_map(|batch| &batch.entries) {
-        match event {
-            ProcessEvent::CompensationFailed { step, error, .. } => {
-                tracing::error!(
-                    %process, process_type, key, step, error,
-                    "compensation failed: retry it with `headwater process retry`, or end it with `headwater process fail`"
-                );
-            }
-            event => {
-                tracing::debug!(%process, process_type, key, event = event.tag(), step = event.step(), "process moved");
+/// What a message led to.
+struct Decided {
+    before: ProcessStatus,
+    batches: Vec<Batch>,
+    outgoing: Vec<Outgoing>,
+    after: ProcessInstance,
+}
+
+/// A message and its topic, or a timer that is not needed any more.
+enum Posted {
+    Publish(String, Box<NewMessage>),
+    Cancel(Uuid),
+}
+
+impl Decided {
+    /// What an operator should know. The transaction may still be rolled back and decided again: then it is logged again.
+    fn report(&self) {
+        let Decided { before, batches, after, .. } = self;
+        let (process, process_type) = (after.id(), after.process_type());
+        let key = after.business_key().unwrap_or_default();
+        for (_, event) in batches.iter().flat_map(|batch| &batch.entries) {
+            match event {
+                ProcessEvent::CompensationFailed { step, error, .. } => {
+                    tracing::error!(
+                        %process, process_type, key, step, error,
+                        "compensation failed: retry it with `headwater process retry`, or end it with `headwater process fail`"
+                    );
+                }
+                event => {
+                    tracing::debug!(%process, process_type, key, event = event.tag(), step = event.step(), "process moved");
+                }
             }
         }
-    }
-    if before != after.status() && after.status() == ProcessStatus::Compensating {
-        tracing::warn!(%process, process_type, key, "process failed, compensation started");
+        if *before != after.status() && after.status() == ProcessStatus::Compensating {
+            tracing::warn!(%process, process_type, key, "process failed, compensation started");
+        }
     }
 }

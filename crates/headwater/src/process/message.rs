@@ -21,7 +21,7 @@ use crate::publish::replies::REPLY_TO;
 /// Types of the messages in the topic of a process type.
 const START: &str = "headwater.process.start";
 const REPLY: &str = "headwater.process.reply";
-/// The statement that removes timers names it, too: `process_cancel_timer` and `sql/process.sql`.
+/// The statement that removes timers names it, too: `process_cancel_timer`, `process_cancel_timers` and `sql/process.sql`.
 const TIMER: &str = "headwater.process.timer";
 /// `process_signal` publishes it, too.
 const CONTROL: &str = "headwater.process.control";
@@ -195,6 +195,11 @@ impl Command {
             data: ProcessData::from_json(text).map_err(|error| error.to_string())?,
         })
     }
+}
+
+/// The id of the command that a message undoes, if it is a compensation.
+pub(crate) fn undone_by(message: &Message) -> Option<Uuid> {
+    message.headers.get(UNDOES)?.parse().ok()
 }
 
 /// The answer to a command, and the topic that awaits it.

@@ -1,6 +1,7 @@
 //! The repository inside a transaction: each operation once, over statements that each engine has in its own SQL, with the
 //! same parameters and columns.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use super::event::ProcessEvent;
 use super::instance::{ProcessChange, ProcessInstance, State, StoredProcess};
 use super::log::ProcessLogEntry;
 use super::status::ProcessStatus;
+use super::turn::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::transaction::{Row, Transaction, Value};
@@ -27,8 +29,12 @@ pub(crate) enum Verb {
     Change,
     /// Appends to its log.
     ChangeEvents,
+    /// Changes several processes and appends to their logs. How many it changed.
+    ChangeAll,
     /// A process with the events of its log, locked until the transaction ends.
     Load,
+    /// Several of them. No row if their data are larger than a limit.
+    LoadAll,
     FindById,
     FindByStatus,
     FindByTypeAndStatus,
@@ -40,6 +46,8 @@ pub(crate) enum Verb {
     Signal,
     /// Removes a time-out that is not due yet.
     CancelTimer,
+    /// Several of them.
+    CancelTimers,
     /// Adds an inbox entry; counts 0 if it exists.
     Enter,
 }
@@ -57,9 +65,25 @@ struct NewEntry<'e> {
     retries: Option<u32>,
 }
 
+/// A change of a process as a statement for several takes it.
+#[derive(Serialize)]
+struct NewChange<'e> {
+    process_id: Uuid,
+    version: u64,
+    status: &'e str,
+    current_step: Option<&'e str>,
+    has_data: bool,
+    data: Option<&'e str>,
+    retries: u32,
+    entries: Vec<NewEntry<'e>>,
+}
+
 /// What a column says when a step or data were taken away.
 const NO_STEP: &str = "";
 const NO_DATA: &str = "null";
+
+/// How large the data of processes are together that are read at once: they are in memory together, with their logs.
+const TOGETHER_BYTES_MAX: i64 = 8 * 1024 * 1024;
 
 /// Inserts a process with its first event; `Conflict` if the id is known.
 pub(crate) async fn insert(
@@ -134,6 +158,37 @@ pub(crate) async fn change(
     Ok(instance.stored_as(version, time(row, "created_at_us")?, time(row, "updated_at_us")?))
 }
 
+/// Stores several changed processes, no two of them the same, each as [`change`] does. They are locked: if one is refused
+/// nevertheless, nothing of the transaction is to be kept.
+pub(crate) async fn change_all(tx: &Transaction, now: Value, batches: &[Batch]) -> Result<()> {
+    if tx.process_sql(Verb::ChangeAll).is_none() {
+        for Batch { instance, entries } in batches {
+            change(tx, now.clone(), instance, entries).await?;
+        }
+        return Ok(());
+    }
+    let fields: Vec<Vec<ProcessData>> = batches.iter().map(|batch| fields_of(&batch.entries)).collect();
+    let data: Vec<_> = batches.iter().map(|batch| batch.instance.change().data).collect();
+    let changes = batches.iter().zip(&fields).zip(&data).map(|((batch, fields), data)| NewChange {
+        process_id: batch.instance.id(),
+        version: batch.instance.version(),
+        status: batch.instance.status().as_str(),
+        current_step: batch.instance.current_step(),
+        has_data: data.is_some(),
+        data: data.as_ref().and_then(Option::as_ref).map(ProcessData::as_str),
+        retries: batch.instance.retries(),
+        entries: new_entries(&batch.entries, fields),
+    });
+    let params = vec![json_of(&changes.collect::<Vec<_>>()).into(), now];
+    let rows = tx.process_rows(Verb::ChangeAll, params).await?;
+    let changed: u64 = rows.first().map_or(Ok(0), |row| row.get("changed"))?;
+    if changed == batches.len() as u64 {
+        return Ok(());
+    }
+    let text = format!("{changed} of {} processes were changed", batches.len());
+    Err(Error::new(ErrorKind::Conflict, text))
+}
+
 /// Why a process was not changed.
 async fn refused(tx: &Transaction, instance: &ProcessInstance) -> Result<Error> {
     let (id, version) = (instance.id(), instance.version());
@@ -155,8 +210,18 @@ pub(crate) fn no_such_process(id: Uuid) -> Error {
 }
 
 fn as_json(entries: &[(ProcessChange, ProcessEvent)]) -> String {
-    let fields: Vec<ProcessData> = entries.iter().map(|(_, event)| event.fields()).collect();
-    let entries = entries.iter().zip(&fields).map(|((change, event), fields)| NewEntry {
+    json_of(&new_entries(entries, &fields_of(entries)))
+}
+
+fn fields_of(entries: &[(ProcessChange, ProcessEvent)]) -> Vec<ProcessData> {
+    entries.iter().map(|(_, event)| event.fields()).collect()
+}
+
+fn new_entries<'e>(
+    entries: &'e [(ProcessChange, ProcessEvent)],
+    fields: &'e [ProcessData],
+) -> Vec<NewEntry<'e>> {
+    let entries = entries.iter().zip(fields).map(|((change, event), fields)| NewEntry {
         event_type: event.tag(),
         event: fields.as_str(),
         status: change.status.map(ProcessStatus::as_str),
@@ -164,17 +229,40 @@ fn as_json(entries: &[(ProcessChange, ProcessEvent)]) -> String {
         data: change.data.as_ref().map(|data| data.as_ref().map_or(NO_DATA, ProcessData::as_str)),
         retries: change.retries,
     });
-    serde_json::to_string(&entries.collect::<Vec<_>>()).expect("strings and numbers are always JSON")
+    entries.collect()
 }
 
+fn json_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers are always JSON")
+}
+
+/// A process and the events of its log, oldest first, each with its number.
+pub(crate) type Loaded = (ProcessInstance, Vec<(u64, ProcessEvent)>);
+
 /// A process with the events of its log, oldest first. Locked until the transaction ends: no other changes it meanwhile.
-pub(crate) async fn load(
-    tx: &Transaction,
-    id: Uuid,
-) -> Result<Option<(ProcessInstance, Vec<(u64, ProcessEvent)>)>> {
+pub(crate) async fn load(tx: &Transaction, id: Uuid) -> Result<Option<Loaded>> {
     let rows = tx.process_rows(Verb::Load, vec![tx.id_value(id)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let text: String = row.get("events")?;
+    rows.first().map(loaded).transpose()
+}
+
+/// The same for several processes. None of them is found if their data are larger than a limit: load them one by one then.
+pub(crate) async fn load_all(tx: &Transaction, ids: &BTreeSet<Uuid>) -> Result<HashMap<Uuid, Loaded>> {
+    let params = vec![json_of(ids).into(), TOGETHER_BYTES_MAX.into()];
+    let rows = tx.process_rows(Verb::LoadAll, params).await?;
+    rows.iter().map(|row| loaded(row).map(|found| (found.0.id(), found))).collect()
+}
+
+/// Removes timers of a topic that are not due yet.
+pub(crate) async fn cancel_timers(tx: &Transaction, topic: &str, ids: &[Uuid]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    tx.process_rows(Verb::CancelTimers, vec![topic.into(), json_of(&ids).into()]).await.map(drop)
+}
+
+fn loaded(row: &Row) -> Result<Loaded> {
+    let process = process_of(row)?;
+    let (text, id): (String, Uuid) = (row.get("events")?, process.id());
     let mut events: Vec<(u64, String, String)> = serde_json::from_str(&text).map_err(|error| {
         Error::with_source(
             ErrorKind::Database,
@@ -184,7 +272,7 @@ pub(crate) async fn load(
     })?;
     events.sort_unstable_by_key(|(sequence, ..)| *sequence);
     let events = events.iter().map(|(at, tag, fields)| (*at, ProcessEvent::from_stored(tag, fields)));
-    Ok(Some((process_of(row)?, events.collect())))
+    Ok((process, events.collect()))
 }
 
 /// Reads outside of a transaction, also from a store that cannot be written.

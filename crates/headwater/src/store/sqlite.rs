@@ -120,7 +120,7 @@ pub(crate) use driven::{HandleNow, Open, Requests, ToPublish};
 pub use migrate::{newest, version_of};
 pub(crate) use process::process_sql;
 pub use publish::publish;
-pub(crate) use transaction::TransactionWork;
+pub(crate) use transaction::{Handlers, TransactionWork};
 
 /// A message's row key has the offset in its low 43 bits and the topic id in the 20 bits above.
 const OFFSET_BITS: u32 = 43;

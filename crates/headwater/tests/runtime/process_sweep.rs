@@ -19,6 +19,7 @@ on_each!(
     killed_at_every_write_of_a_process_that_succeeds,
     killed_at_every_write_of_a_process_that_is_undone,
     killed_at_every_write_of_a_process_whose_commands_are_late,
+    killed_at_every_write_of_processes_that_move_together,
 );
 
 const URL: &str = "HEADWATER_SWEEP_URL";
@@ -40,7 +41,13 @@ fn order() -> ProcessType {
         .step(step("ship").timeout(TIMEOUT))
 }
 
-/// The program that is killed: starts a process and moves it to its end.
+/// The business keys of the processes that a program starts: one, or several whose messages are then handled together.
+fn keys(key: &str, data: &str) -> Vec<String> {
+    let count = if data.contains("together") { 3 } else { 1 };
+    (0..count).map(|n| if n == 0 { key.to_owned() } else { format!("{key}-{n}") }).collect()
+}
+
+/// The program that is killed: starts a process, or several, and moves them to their ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "the sweep starts it in separate processes"]
 async fn program() {
@@ -52,14 +59,19 @@ async fn program() {
     let data: serde_json::Value = serde_json::from_str(&variable(DATA).unwrap()).unwrap();
     let mut scene = Scene::on(headwater, clock, &order(), variable(TABLE).unwrap(), Default::default()).await;
     println!("the sweep begins");
-    let start = scene.processes.start("order").business_key(&variable(KEY).unwrap()).data(&data).once();
-    let id = start.await.unwrap().process.id();
+    let mut ids = Vec::new();
+    for key in keys(&variable(KEY).unwrap(), &variable(DATA).unwrap()) {
+        let start = scene.processes.start("order").business_key(&key).data(&data).once();
+        ids.push(start.await.unwrap().process.id());
+    }
     if data["late"] == true {
         scene.manage().await;
         scene.clock.advance(TIMEOUT);
     }
     scene.drain().await;
-    assert!(scene.processes.find_by_id(id).await.unwrap().unwrap().status().is_end());
+    for id in ids {
+        assert!(scene.processes.find_by_id(id).await.unwrap().unwrap().status().is_end());
+    }
 }
 
 /// Runs the program up to a write; whether it was killed there. It ends well if it does fewer.
@@ -99,8 +111,9 @@ async fn sweep(place: Place, data: &str, expected: ProcessStatus) {
     let mut ended = 0;
     while run_until(write, &place, &scene, &shim, data).await {
         scene.clock.advance(LEASES_END);
-        let key = write.to_string();
-        if let Some(process) = scene.processes.find_by_business_key("order", &key).await.unwrap() {
+        for key in keys(&write.to_string(), data) {
+            let found = scene.processes.find_by_business_key("order", &key).await.unwrap();
+            let Some(process) = found else { continue };
             // What the dead program had sent may still be carried out by the server: then there is more to do.
             let until = tokio::time::Instant::now() + DEADLINE;
             while !scene.status(process.id()).await.is_end() {
@@ -127,6 +140,10 @@ async fn sweep(place: Place, data: &str, expected: ProcessStatus) {
 
 async fn killed_at_every_write_of_a_process_that_succeeds(place: Place) {
     sweep(place, "{}", ProcessStatus::Succeeded).await;
+}
+
+async fn killed_at_every_write_of_processes_that_move_together(place: Place) {
+    sweep(place, r#"{"together":true}"#, ProcessStatus::Succeeded).await;
 }
 
 async fn killed_at_every_write_of_a_process_that_is_undone(place: Place) {

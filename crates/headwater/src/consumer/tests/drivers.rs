@@ -18,6 +18,8 @@ use crate::subscription::SubscriptionState;
 use crate::topic::{Ordering, TopicSettings};
 use crate::{Clock, Headwater, Json, OpenOptions};
 
+mod slices;
+
 /// How long a handler may take here.
 const LIMIT: Duration = Duration::from_millis(200);
 /// After how many burials in a row a group pauses itself here.
@@ -32,6 +34,20 @@ enum Driver {
     #[cfg(feature = "postgres")]
     Postgres,
     Pulled,
+    /// Whole slices in a transaction of the store.
+    Together,
+    #[cfg(feature = "postgres")]
+    TogetherPostgres,
+}
+
+impl Driver {
+    fn is_together(self) -> bool {
+        #[cfg(feature = "postgres")]
+        if self == Driver::TogetherPostgres {
+            return true;
+        }
+        self == Driver::Together
+    }
 }
 
 /// What handlers saw of a message: its offset, the attempt, its span and its trace.
@@ -132,11 +148,15 @@ impl Stage {
                     act(message.payload, group, context.attempt()).await
                 }
             }),
+            Driver::Together => slices::handling(self),
+            #[cfg(feature = "postgres")]
+            Driver::TogetherPostgres => slices::handling(self),
         }
     }
 
     /// Hands out once what is due, up to `batch` messages together. Returns the offsets that handlers got.
     async fn step(&self, batch: u32) -> Vec<i64> {
+        let batch = if self.driver.is_together() { 10 } else { batch };
         let before = self.seen.lock().unwrap().len();
         let consumer = self.headwater.consumer("orders", "email").batch(batch).concurrency(1).timeout(LIMIT);
         let consumer = consumer.pause_after_burials(BURIALS);
@@ -187,7 +207,7 @@ impl Stage {
 fn url_of(driver: Driver) -> Option<String> {
     match driver {
         #[cfg(feature = "postgres")]
-        Driver::Postgres => {
+        Driver::Postgres | Driver::TogetherPostgres => {
             let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
                 assert!(std::env::var_os("HEADWATER_TEST_REQUIRE_ALL").is_none(), "no test server is set");
                 println!("skipped: HEADWATER_TEST_POSTGRES is not set");
@@ -217,6 +237,9 @@ macro_rules! for_each_driver {
         #[cfg(feature = "postgres")]
         for_each_driver!(@ postgres_transaction Postgres $($case)*);
         for_each_driver!(@ pulled Pulled $($case)*);
+        for_each_driver!(@ together Together $($case)*);
+        #[cfg(feature = "postgres")]
+        for_each_driver!(@ together_postgres TogetherPostgres $($case)*);
     };
     (@ $name:ident $driver:ident $($case:ident)*) => {
         mod $name {
@@ -292,6 +315,10 @@ async fn a_call_has_the_span_and_the_trace_of_its_message(driver: Driver) {
 }
 
 async fn nothing_is_begun_once_the_group_is_held_back(driver: Driver) {
+    if driver.is_together() {
+        // All of a slice is released: a case of its own.
+        return;
+    }
     let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..attempts(3) };
     let key = Some("a");
     let Some(stage) = Stage::new(driver, settings, &[("ok", key), ("pause", key), ("ok", key)]).await else {

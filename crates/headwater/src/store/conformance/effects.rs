@@ -158,11 +158,11 @@ fn sqlite_work(
         member: "one".into(),
         lease: lease.id(),
         run: HandlerRun::new(&guard, messages.clone().into(), &lease, &policy),
-        handler: Box::new(move |open, message| {
+        handlers: crate::store::sqlite::Handlers::Each(Box::new(move |open, message| {
             let insert = sqlite_sql("INSERT INTO {effect} (payload) VALUES (?1)");
             open.connection().execute(&insert, [text(&message[0])]).expect("the effect is written");
             Ok(say(&message[0]))
-        }),
+        })),
         decide: Box::new(move |said| settlement(&lease, of_each(&messages, said))),
     }
 }

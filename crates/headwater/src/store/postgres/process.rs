@@ -18,7 +18,9 @@ fn text(statements: &Statements, verb: Verb) -> Option<&str> {
         Verb::Insert => &statements.process_insert,
         Verb::Change => &statements.process_change,
         Verb::InsertEvent | Verb::ChangeEvents => return None,
+        Verb::ChangeAll => &statements.process_change_all,
         Verb::Load => &statements.process_load,
+        Verb::LoadAll => &statements.process_load_all,
         Verb::FindById => &statements.process_find_by_id,
         Verb::FindByStatus => &statements.process_find_by_status,
         Verb::FindByTypeAndStatus => &statements.process_find_by_type_and_status,
@@ -27,6 +29,7 @@ fn text(statements: &Statements, verb: Verb) -> Option<&str> {
         Verb::Log => &statements.process_log,
         Verb::Signal => &statements.process_signal,
         Verb::CancelTimer => &statements.process_cancel_timer,
+        Verb::CancelTimers => &statements.process_cancel_timers,
         Verb::Enter => &statements.process_enter,
     })
 }

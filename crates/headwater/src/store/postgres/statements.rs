@@ -75,6 +75,8 @@ statements! {
     transaction_begin: transaction.begin,
     // Handler, message id, injected time. False if the handler's inbox has the message.
     transaction_enter: "SELECT {schema}.insert_if_absent($2, $1, $3::timestamptz) = 1 AS entered",
+    // Handler, message ids, injected time. The ids that the handler's inbox did not have.
+    transaction_enter_all: "SELECT message_id FROM {schema}.insert_all_if_absent($2, $1, $3::timestamptz)",
     // The transaction's mark, token, subscription id, owner, first offsets (null: ack all), last offsets, outcomes, delays in ms,
     // errors, keys, injected time. Null if the lease is lost.
     transaction_settle: "SELECT {schema}.settle_inside($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz) AS topic_id",
@@ -152,7 +154,9 @@ statements! {
     schedule_move: "SELECT {schema}.move_scheduled($1, $2, $3, $4, $5, $6::timestamptz) AS topic_id",
     process_insert: process.insert,
     process_change: process.change,
+    process_change_all: process.change_all,
     process_load: process.load,
+    process_load_all: process.load_all,
     process_find_by_id: process.find_by_id,
     process_find_by_status: process.find_by_status,
     process_find_by_type_and_status: process.find_by_type_and_status,
@@ -161,6 +165,7 @@ statements! {
     process_log: process.log,
     process_signal: process.signal,
     process_cancel_timer: process.cancel_timer,
+    process_cancel_timers: process.cancel_timers,
     process_enter: process.enter,
     process_forget: process.forget,
     audit_list: audit.list,

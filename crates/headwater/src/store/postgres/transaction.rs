@@ -9,6 +9,7 @@
 //! owner of the lease handles the message. The commit waits for the disk, unlike that of settlements alone: a lost ack means a
 //! redelivery, but an effect that was acknowledged must not be lost.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,6 +190,17 @@ impl PostgresTransaction {
         let sql = &self.shared.statements.transaction_enter;
         let rows = self.start(SAVEPOINT, sql, &[&handler, &message_id.to_string(), &now]).await?;
         stored(&rows[0], "entered")
+    }
+
+    /// Inserts the inbox entries of the handler and messages, in this order and in one statement. Returns the ids that had
+    /// none: their effects have not happened.
+    ///
+    /// Waits while another transaction that inserted one of them is open.
+    pub(crate) async fn enter_all(&self, handler: &str, message_ids: &[String]) -> Result<HashSet<String>> {
+        check_id("handler", handler)?;
+        let (sql, now) = (&self.shared.statements.transaction_enter_all, self.shared.clock.injected());
+        let rows = self.query("entering messages", sql, &[&handler, &message_ids, &now]).await?;
+        rows.iter().map(|row| stored(row, "message_id")).collect()
     }
 
     /// Settles a lease inside this transaction; false if it is lost: then the transaction must not be committed.

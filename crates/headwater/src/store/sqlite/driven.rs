@@ -177,6 +177,16 @@ impl<'w, 'c> Open<'w, 'c> {
         }
     }
 
+    /// Handles a whole slice by a future that awaits these requests. As above, no statement may have failed.
+    pub(crate) fn handle_all(
+        &mut self,
+        requests: &Requests,
+        handling: BoxFuture<'_, Result<()>>,
+    ) -> Result<()> {
+        self.drive(requests, handling, None)??;
+        self.check()
+    }
+
     /// A verdict, unless it claims success although a statement failed.
     fn sound(&self, verdict: Verdict) -> Result<Verdict> {
         if matches!(verdict, Verdict::Done | Verdict::Skip) {

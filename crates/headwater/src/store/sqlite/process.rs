@@ -20,7 +20,10 @@ pub(crate) fn process_sql(verb: Verb) -> Option<&'static str> {
         Verb::InsertEvent => super::sql!(process.insert_event),
         Verb::Change => super::sql!(process.change),
         Verb::ChangeEvents => super::sql!(process.change_events),
+        // A change is two statements here, and both are prepared: one process after the other costs no round trip.
+        Verb::ChangeAll => return None,
         Verb::Load => super::sql!(process.load),
+        Verb::LoadAll => super::sql!(process.load_all),
         Verb::FindById => super::sql!(process.find_by_id),
         Verb::FindByStatus => super::sql!(process.find_by_status),
         Verb::FindByTypeAndStatus => super::sql!(process.find_by_type_and_status),
@@ -30,6 +33,7 @@ pub(crate) fn process_sql(verb: Verb) -> Option<&'static str> {
         // Published as any other message: nothing here has roles.
         Verb::Signal => return None,
         Verb::CancelTimer => super::sql!(process.cancel_timer),
+        Verb::CancelTimers => super::sql!(process.cancel_timers),
         Verb::Enter => super::sql!(inbox.insert),
     })
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use rusqlite::{Connection, params};
+use uuid::Uuid;
 
 use super::driven::{Open, Requests};
 use super::fault::{Attempt, Fault};
@@ -40,6 +41,18 @@ const ROLLBACK_TO: &str = "ROLLBACK TO headwater_handler";
 /// that ends the transaction gets an error, and its batch is not settled.
 pub(crate) type Handle = Box<dyn Fn(&mut Open<'_, '_>, Messages) -> Result<Verdict, DecodeError> + Send>;
 
+/// Handles the messages with these indexes together inside the store's open transaction. If it fails, all of it is rolled
+/// back.
+pub(crate) type HandleAll = Box<dyn FnOnce(&mut Open<'_, '_>, Vec<usize>) -> Result<()> + Send>;
+
+/// How the messages of a lease are handled.
+pub(crate) enum Handlers {
+    /// One at a time, each with a savepoint.
+    Each(Handle),
+    /// Together, without savepoints: all of them are done, or nothing has happened.
+    Together(HandleAll),
+}
+
 /// Turns the handlers' verdicts into the settlement of their lease.
 pub(crate) type Decide = Box<dyn FnOnce(&Said) -> Settlement + Send>;
 
@@ -53,8 +66,8 @@ pub(crate) struct TransactionWork {
     pub(crate) lease: LeaseId,
     /// Its messages, and the rules by which they are handled.
     pub(crate) run: HandlerRun<Messages>,
-    /// Handles the messages, one at a time.
-    pub(crate) handler: Handle,
+    /// Handles the messages.
+    pub(crate) handlers: Handlers,
     /// Decides the settlement of the lease.
     pub(crate) decide: Decide,
 }
@@ -131,41 +144,92 @@ impl SqliteStore {
     }
 }
 
-fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
-    if settle::held(open, &todo.lease, open.now_ms())?.is_empty() {
+/// What is handled, for inbox entries and errors.
+struct Name {
+    handler: String,
+    member: String,
+    lease: LeaseId,
+}
+
+fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<Said> {
+    let TransactionWork { handler_name, member, lease, run, handlers, decide } = todo;
+    if settle::held(open, &lease, open.now_ms())?.is_empty() {
         // Nothing was started, so no handler runs in vain for messages that another owner holds.
-        return Err(Error::lease_lost(todo.lease.token.0).into());
+        return Err(Error::lease_lost(lease.token.0).into());
     }
-    while let Some(at) = todo.run.next_one() {
-        if let Some(verdict) = handle_one(open, &todo, at)? {
-            todo.run.said(at, verdict);
-        }
-    }
-    let said = todo.run.finish();
-    let settlement = (todo.decide)(&said).normalized()?;
+    let name = Name { handler: handler_name, member, lease };
+    let said = match handlers {
+        Handlers::Each(handle) => handle_each(open, &name, run, &handle)?,
+        Handlers::Together(handle) => handle_together(open, &name, run, handle)?,
+    };
+    let settlement = decide(&said).normalized()?;
     // If it is refused, everything in this transaction is rolled back.
     settle::settle(open, &[settlement])?.remove(0)?;
     Ok(said)
 }
 
+fn handle_each(
+    open: &mut Work<'_>,
+    name: &Name,
+    mut run: HandlerRun<Messages>,
+    handle: &Handle,
+) -> Attempt<Said> {
+    while let Some(at) = run.next_one() {
+        if let Some(verdict) = handle_one(open, name, &run, at, handle)? {
+            run.said(at, verdict);
+        }
+    }
+    Ok(run.finish())
+}
+
+/// Inserts all inbox entries, and handles the messages that had none.
+fn handle_together(
+    open: &mut Work<'_>,
+    name: &Name,
+    mut run: HandlerRun<Messages>,
+    handle: HandleAll,
+) -> Attempt<Said> {
+    if !run.next_all() {
+        return Err(Error::new(ErrorKind::Conflict, "a message of the slice is not to be handled now").into());
+    }
+    let (connection, mut fresh) = (open.connection, Vec::with_capacity(run.messages.len()));
+    for (at, message) in run.messages.iter().enumerate() {
+        if enter(open, name, message.message_id)? {
+            fresh.push(at);
+        }
+    }
+    handle(&mut Open::new(open), fresh)?;
+    if connection.is_autocommit() {
+        return Err(ended(name).into());
+    }
+    Ok(run.all_done())
+}
+
+/// Inserts the inbox entry of a message; false if it existed.
+fn enter(open: &Work<'_>, name: &Name, message_id: Uuid) -> Attempt<bool> {
+    let mut statement = open.connection.prepare_cached(super::sql!(transaction.enter))?;
+    Ok(statement.execute(params![name.handler, message_id.to_string(), open.now_ms()])? == 1)
+}
+
 /// Inserts the inbox entry and handles one message; `None` if the entry existed: then the message is done.
-fn handle_one(open: &mut Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
-    let (connection, message) = (open.connection, todo.run.messages.part(at..at + 1));
+fn handle_one(
+    open: &mut Work<'_>,
+    name: &Name,
+    run: &HandlerRun<Messages>,
+    at: usize,
+    handle: &Handle,
+) -> Attempt<Option<Verdict>> {
+    let (connection, message) = (open.connection, run.messages.part(at..at + 1));
     execute(connection, SAVEPOINT)?;
-    let entered = connection.prepare_cached(super::sql!(transaction.enter))?.execute(params![
-        todo.handler_name,
-        message[0].message_id.to_string(),
-        open.now_ms()
-    ])?;
-    if entered == 0 {
+    if !enter(open, name, message[0].message_id)? {
         execute(connection, RELEASE)?;
         return Ok(None);
     }
-    let handle = || (todo.handler)(&mut Open::new(open), message.clone());
-    let call = Call { messages: &message, attempt: todo.run.attempt, member: Some(&todo.member) };
-    let verdict = todo.run.guard.call_now(call, handle);
+    let handle = || handle(&mut Open::new(open), message.clone());
+    let call = Call { messages: &message, attempt: run.attempt, member: Some(&name.member) };
+    let verdict = run.guard.call_now(call, handle);
     if connection.is_autocommit() {
-        return Err(ended(todo).into());
+        return Err(ended(name).into());
     }
     // A message that is not done must leave no effect: the entry is rolled back with the handler's writes.
     let end: &[&'static str] = match verdict {
@@ -173,24 +237,23 @@ fn handle_one(open: &mut Work<'_>, todo: &TransactionWork, at: usize) -> Attempt
         _ => &[ROLLBACK_TO, RELEASE],
     };
     for sql in end {
-        execute(connection, sql).map_err(|error| not_ours(todo, error))?;
+        execute(connection, sql).map_err(|error| not_ours(name, error))?;
     }
     Ok(Some(verdict))
 }
 
 /// A missing savepoint belonged to a transaction that has ended.
-fn not_ours(todo: &TransactionWork, error: rusqlite::Error) -> Fault {
-    if error.to_string().contains("no such savepoint") { ended(todo).into() } else { error.into() }
+fn not_ours(name: &Name, error: rusqlite::Error) -> Fault {
+    if error.to_string().contains("no such savepoint") { ended(name).into() } else { error.into() }
 }
 
-fn ended(todo: &TransactionWork) -> Error {
-    let name = &todo.handler_name;
+fn ended(name: &Name) -> Error {
+    let (handler, token) = (&name.handler, name.lease.token);
     Error::invalid(
         "handler",
         format!(
-            "{name} ended the transaction it was given, or SQLite did because the disk is full; leave BEGIN, COMMIT \
-             and ROLLBACK to the consumer: lease {} was not settled",
-            todo.lease.token
+            "{handler} ended the transaction it was given, or SQLite did because the disk is full; leave BEGIN, COMMIT \
+             and ROLLBACK to the consumer: lease {token} was not settled"
         ),
     )
 }

@@ -47,13 +47,13 @@ BEGIN
                                  'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
                                  'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw',
-                                 'process_add', 'process_cancel_timer', 'process_change', 'process_find_by_business_key', 'process_find_by_id',
-                                 'process_find_by_status', 'process_find_by_type_and_status', 'process_find_parked', 'process_forget', 'process_insert',
-                                 'process_load', 'process_log', 'process_signal', 'process_update',
+                                 'process_add', 'process_cancel_timer', 'process_cancel_timers', 'process_change', 'process_change_all', 'process_find_by_business_key',
+                                 'process_find_by_id', 'process_find_by_status', 'process_find_by_type_and_status', 'process_find_parked', 'process_forget',
+                                 'process_insert', 'process_load', 'process_load_all', 'process_log', 'process_signal', 'process_update',
                                  -- For programs in plain SQL.
                                  'ack', 'bury', 'create_group', 'extend', 'listen', 'read', 'read_bytes', 'release', 'retry',
                                  -- Outbox, inbox and dead letters: for relays, for bridges, for handlers, and for programs in plain SQL.
-                                 'advance_bridge', 'claim_if_new', 'fail_outbox', 'insert_if_absent', 'insert_returning_id', 'mark_failed', 'mark_published', 'park',
+                                 'advance_bridge', 'claim_if_new', 'fail_outbox', 'insert_all_if_absent', 'insert_if_absent', 'insert_returning_id', 'mark_failed', 'mark_published', 'park',
                                  'recover_stuck', 'redrive_parked', 'reschedule', 'sweep_batch', 'sweep_outbox'];
         WHEN 'reader' THEN
             v_functions := ARRAY['as_text', 'backfills', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents', 'tracking_change',

@@ -4,6 +4,12 @@
 -- Index: schedule_message.
 SELECT 1 AS cancelled FROM {schema}.process_cancel_timer($1, $2) AS c (cancelled) WHERE c.cancelled
 
+-- name: cancel_timers
+-- Purpose: remove time-outs that are not due yet.
+-- Parameters: topic, message ids as a JSON array.
+-- Index: schedule_message.
+SELECT {schema}.process_cancel_timers($1, ARRAY(SELECT i::uuid FROM json_array_elements_text($2::json) i)) AS cancelled
+
 -- name: change
 -- Purpose: change a process that has this version, and append to its log. No row if it has another.
 -- Parameters: process id, version, status, current step, whether data change, data, retries, entries of the log as a JSON array, injected
@@ -12,6 +18,12 @@ SELECT 1 AS cancelled FROM {schema}.process_cancel_timer($1, $2) AS c (cancelled
 SELECT version, (extract(epoch FROM created_at) * 1000000)::bigint AS created_at_us,
        (extract(epoch FROM updated_at) * 1000000)::bigint AS updated_at_us
 FROM {schema}.process_change($1, $2, $3, $4, $5, $6, $7, $8, timestamptz 'epoch' + $9::bigint * interval '1 millisecond')
+
+-- name: change_all
+-- Purpose: change several processes, each of its version, and append to their logs. How many were changed.
+-- Parameters: the changes as a JSON array, injected time in ms.
+-- Index: process_pkey.
+SELECT {schema}.process_change_all($1, timestamptz 'epoch' + $2::bigint * interval '1 millisecond') AS changed
 
 -- name: enter
 -- Purpose: insert the inbox entry of a handler and message. No row if it exists.
@@ -90,6 +102,16 @@ SELECT (l.process).process_id, (l.process).process_type, (l.process).business_ke
        (extract(epoch FROM (l.process).updated_at) * 1000000)::bigint AS updated_at_us, l.events
 FROM {schema}.process_load($1) AS l
 WHERE (l.process).process_id IS NOT NULL
+
+-- name: load_all
+-- Purpose: processes with their events, locked until the transaction ends. No row if their data are larger than a limit.
+-- Parameters: process ids as a JSON array, bytes of data at most.
+-- Index: process_pkey, process_event_pkey.
+SELECT (l.process).process_id, (l.process).process_type, (l.process).business_key, (l.process).status, (l.process).paused_in,
+       (l.process).current_step, (l.process).data, (l.process).retries, (l.process).version,
+       (extract(epoch FROM (l.process).created_at) * 1000000)::bigint AS created_at_us,
+       (extract(epoch FROM (l.process).updated_at) * 1000000)::bigint AS updated_at_us, l.events
+FROM {schema}.process_load_all(ARRAY(SELECT i::uuid FROM json_array_elements_text($1::json) i), $2) AS l
 
 -- name: log
 -- Purpose: the newest entries of the log of a process.

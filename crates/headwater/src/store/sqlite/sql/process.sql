@@ -7,6 +7,15 @@ WHERE topic_id = (SELECT topic.topic_id FROM headwater_topic AS topic WHERE topi
     AND message_id = $2 AND type = 'headwater.process.timer'
 RETURNING schedule_id
 
+-- name: cancel_timers
+-- Purpose:    Removes time-outs that are not due yet.
+-- Parameters: $1 topic, $2 message ids as a JSON array
+-- Index:      headwater_schedule_message, with the topic by its name
+DELETE FROM headwater_schedule
+WHERE topic_id = (SELECT topic.topic_id FROM headwater_topic AS topic WHERE topic.name = $1)
+    AND message_id IN (SELECT unhex(json_each.value, '-') FROM json_each($2)) AND type = 'headwater.process.timer'
+RETURNING schedule_id
+
 -- name: change
 -- Purpose:    Changes a process that has this version; changes nothing otherwise.
 -- Parameters: $1 process_id, $2 version, $3 status, $4 current_step, $5 whether data change, $6 data, $7 retries, $8 entries of its log as a
@@ -148,6 +157,25 @@ SELECT process.process_id, process.process_type, process.business_key, process.s
     ) AS events
 FROM headwater_process AS process
 WHERE process.process_id = $1
+
+-- name: load_all
+-- Purpose:    Processes, each as by load. No row if their data together are larger than a limit.
+-- Parameters: $1 process ids as a JSON array, $2 bytes of data at most
+-- Index:      the unique process_id; the unique process_id and sequence
+SELECT process.process_id, process.process_type, process.business_key, process.status, process.paused_in, process.current_step,
+    process.data, process.retries, process.version, process.created_at_ms * 1000 AS created_at_us,
+    process.updated_at_ms * 1000 AS updated_at_us,
+    (
+        SELECT json_group_array(json_array(event.sequence, event.event_type, event.event))
+        FROM headwater_process_event AS event
+        WHERE event.process_id = process.process_id
+    ) AS events
+FROM headwater_process AS process
+WHERE process.process_id IN (SELECT unhex(json_each.value, '-') FROM json_each($1))
+    AND $2 >= (
+        SELECT total(octet_length(other.data)) FROM headwater_process AS other
+        WHERE other.process_id IN (SELECT unhex(json_each.value, '-') FROM json_each($1))
+    )
 
 -- name: log
 -- Purpose:    The newest entries of the log of a process.

@@ -30,7 +30,7 @@ fn work(
         member: "one".into(),
         lease: id.clone(),
         run: HandlerRun::new(&guard, messages.into(), lease, &policy),
-        handler: Box::new(move |open, _| Ok(handler(open.connection()))),
+        handlers: Handlers::Each(Box::new(move |open, _| Ok(handler(open.connection())))),
         decide: Box::new(move |said| {
             let outcome = |offset| match said.verdicts.iter().find(|(of, _)| *of == offset) {
                 None => Outcome::Ack,
@@ -156,11 +156,11 @@ async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
     lease.lane = Some(0);
     let mut todo = work(&subscription, &lease, messages, |_| Verdict::Done);
-    todo.handler = Box::new(|_, message| match message[0].offset.0 {
+    todo.handlers = Handlers::Each(Box::new(|_, message| match message[0].offset.0 {
         1 => Ok(Verdict::Failed("x".into())),
         2 => Ok(Verdict::Done),
         offset => panic!("{offset} was started"),
-    });
+    }));
     let said = store.handle_in_transaction(todo).await.unwrap();
     let failed = (Offset(1), Verdict::Failed("x".into()));
     assert_eq!(said.verdicts, [failed, (Offset(3), Verdict::Release)]);

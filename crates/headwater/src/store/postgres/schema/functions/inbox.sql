@@ -18,6 +18,19 @@ BEGIN
     RETURN FOUND::integer;
 END $$;
 
+-- Enters messages for a handler in this order, and returns those that are new, each once. As above, an open transaction that entered one
+-- of the pairs holds us until it ends.
+CREATE OR REPLACE FUNCTION {schema}.insert_all_if_absent(p_message_ids text[], p_handler text, p_now {schema}.injected_time)
+RETURNS TABLE (message_id text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY INSERT INTO {schema}.inbox AS i (message_id, handler, processed_at)
+    SELECT m.id, p_handler, coalesce(p_now, clock_timestamp()) FROM unnest(p_message_ids) WITH ORDINALITY AS m (id, at) ORDER BY m.at
+    ON CONFLICT (message_id, handler) DO NOTHING
+    RETURNING i.message_id::text;
+END $$;
+
 -- Forgets inbox entries older than the retention, a bounded number. Those another round is removing are skipped.
 CREATE OR REPLACE FUNCTION {schema}.forget_inbox(p_retention_ms {schema}.inbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -63,6 +63,42 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+-- Changes several processes, each as process_change does, and returns how many: fewer than were given if one of them has another version
+-- or a status that does not allow it. The caller has locked them, and rolls back then. A JSON array of objects with process_id, version,
+-- status, current_step, has_data, data, retries and entries, at most one for each process.
+CREATE OR REPLACE FUNCTION {schema}.process_change_all(p_changes json, p_now {schema}.injected_time) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_changed bigint;
+BEGIN
+    WITH given AS MATERIALIZED (
+        SELECT g.process_id, g.version, g.status, g.current_step, g.has_data, g.data, g.retries, g.entries
+        FROM json_to_recordset(p_changes) AS g (process_id uuid, version bigint, status text, current_step text, has_data boolean,
+                                                data text, retries bigint, entries json)
+    ), changed AS (
+        UPDATE {schema}.process p
+        SET status = g.status,
+            paused_in = CASE WHEN g.status <> 'PAUSED' THEN NULL WHEN p.status = 'PAUSED' THEN p.paused_in ELSE p.status END,
+            current_step = g.current_step,
+            data = CASE WHEN g.has_data THEN g.data ELSE p.data END,
+            retries = g.retries,
+            version = p.version + json_array_length(g.entries),
+            updated_at = coalesce(p_now, clock_timestamp()),
+            ended_at = CASE WHEN g.status IN ('SUCCEEDED', 'FAILED', 'COMPENSATED') THEN coalesce(p_now, clock_timestamp()) END
+        FROM given g
+        WHERE p.process_id = g.process_id AND p.version = g.version AND {schema}.process_may_become(p.status, p.paused_in, g.status)
+        RETURNING p.process_id, p.updated_at, g.version AS before, g.entries
+    ), logged AS (
+        INSERT INTO {schema}.process_event (process_id, sequence, logged_at, event_type, event, status, current_step, data, retries)
+        SELECT c.process_id, c.before + e.at, c.updated_at, e.entry ->> 'event_type', e.entry ->> 'event', e.entry ->> 'status',
+               e.entry ->> 'current_step', e.entry ->> 'data', (e.entry ->> 'retries')::bigint
+        FROM changed c, json_array_elements(c.entries) WITH ORDINALITY e (entry, at)
+    )
+    SELECT count(*) INTO v_changed FROM changed;
+    RETURN v_changed;
+END $$;
+
 -- A process and its events as a JSON array of [sequence, type, event], locked until the transaction ends. Two statements: the second
 -- sees what was committed while the first waited for the lock.
 CREATE OR REPLACE FUNCTION {schema}.process_load(p_process_id uuid, OUT process {schema}.process, OUT events text)
@@ -71,6 +107,24 @@ BEGIN
     SELECT p.* INTO process FROM {schema}.process p WHERE p.process_id = p_process_id FOR NO KEY UPDATE;
     SELECT coalesce(json_agg(json_build_array(e.sequence, e.event_type, e.event)), '[]')::text INTO events
     FROM {schema}.process_event e WHERE e.process_id = p_process_id;
+END $$;
+
+-- The same for several processes, locked in the order of their ids, so that two transactions that lock some of the same never deadlock.
+-- No row if their data together are larger than p_bytes_max: they are read one by one then. The size is read without the data.
+CREATE OR REPLACE FUNCTION {schema}.process_load_all(p_process_ids uuid[], p_bytes_max bigint)
+RETURNS TABLE (process {schema}.process, events text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    IF (SELECT sum(l.bytes) FROM (
+            SELECT octet_length(p.data) AS bytes FROM {schema}.process p WHERE p.process_id = ANY (p_process_ids)
+            ORDER BY p.process_id FOR NO KEY UPDATE) l) > p_bytes_max THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT p, (
+        SELECT coalesce(json_agg(json_build_array(e.sequence, e.event_type, e.event)), '[]')::text
+        FROM {schema}.process_event e WHERE e.process_id = p.process_id)
+    FROM {schema}.process p WHERE p.process_id = ANY (p_process_ids);
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.process_find_by_id(process_id uuid) RETURNS SETOF {schema}.process
@@ -212,6 +266,22 @@ BEGIN
         WHERE t.name = p_topic AND x.message_id = p_message_id AND x.message_type = 'headwater.process.timer'
         FOR UPDATE OF x SKIP LOCKED));
     RETURN FOUND;
+END $$;
+
+-- The same for several.
+CREATE OR REPLACE FUNCTION {schema}.process_cancel_timers(p_topic text, p_message_ids uuid[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    v_topic integer;
+    v_count bigint;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    DELETE FROM {schema}.schedule s WHERE s.schedule_id = ANY (ARRAY(
+        SELECT x.schedule_id FROM {schema}.schedule x
+        WHERE x.topic_id = v_topic AND x.message_id = ANY (p_message_ids) AND x.message_type = 'headwater.process.timer'
+        FOR UPDATE OF x SKIP LOCKED));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
 END $$;
 
 -- Publishes a message to the manager of a process, for operators, who may not publish anything else; null if there is no such process.

@@ -15,7 +15,8 @@ BEGIN
     IF EXISTS (SELECT FROM unnest(p_headers) h WHERE jsonb_typeof(h) <> 'object') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: must be a JSON object of strings';
     END IF;
-    PERFORM {schema}.check_name('header name', e.key) FROM unnest(p_headers) h, jsonb_each(h) e;
+    PERFORM {schema}.check_name('header name', e.key) FROM unnest(p_headers) h, jsonb_object_keys(h) AS e (key)
+    WHERE e.key = '' OR octet_length(e.key) > 255 OR e.key ~ '[\x01-\x1f\x7f-\x9f]';
     IF EXISTS (SELECT FROM unnest(p_headers) h, jsonb_each(h) e WHERE jsonb_typeof(e.value) <> 'string') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: every value must be a string';
     END IF;
@@ -131,6 +132,14 @@ BEGIN
     FOR KEY SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s was just deleted', p_topic_id);
+    END IF;
+    IF p_dedup_keys IS NULL AND NOT EXISTS (SELECT FROM unnest(p_deliver_ats) d WHERE d IS NULL OR d <= p_now) THEN
+        INSERT INTO {schema}.schedule (topic_id, deliver_at, message_id, key, message_type, payload, content_type, headers, correlation_id)
+        SELECT p_topic_id, u.d, u.m, u.k, u.t, u.p, u.c, u.h, u.r
+        FROM unnest(p_deliver_ats, p_message_ids, p_keys, p_types, p_payloads, p_content_types, p_headers, p_correlation_ids)
+            WITH ORDINALITY AS u (d, m, k, t, p, c, h, r, i)
+        ORDER BY u.i;
+        RETURN;
     END IF;
     -- A window that ends later was stored while the clock was ahead, and is over. Until deadlines are moved after a step back,
     -- the time before the step counts.
