@@ -99,8 +99,7 @@ pub(crate) fn apply(args: &mut Args, given: &ArgMatches) -> Result<()> {
             return Err(Usage(refused.into()).into());
         }
         Command::Pipeline(_) if is_typed("store") || is_typed("context") || is_typed("namespace") => {
-            let refused =
-                "the store of a pipeline is in its configuration: leave out --store, --namespace and --context, use --config or --dir";
+            let refused = "the store of a pipeline is in its configuration: leave out --store, --namespace and --context, use --config or --dir";
             return Err(Usage(refused.into()).into());
         }
         Command::Demo(_)

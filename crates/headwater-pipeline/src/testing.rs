@@ -143,9 +143,12 @@ pub fn metadata(run_id: &str) -> SimulationMetadata {
     }
 }
 
+/// Makes the indexer of a run.
+type MakeIndexer = Box<dyn Fn(&MemoryRun) -> Arc<dyn Indexer> + Send + Sync>;
+
 struct BindMemory {
     pipeline: MemoryPipeline,
-    make: Box<dyn Fn(&MemoryRun) -> Arc<dyn Indexer> + Send + Sync>,
+    make: MakeIndexer,
 }
 
 #[async_trait]

@@ -318,7 +318,9 @@ pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
 pub use groups::Groups;
 #[doc(inline)]
-pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Release, Retry, Skip, Verdicts};
+pub use handler::{
+    Bury, Context, Failure, HandlerResult, Handling, Messages, Release, Retry, Skip, Verdicts,
+};
 pub use headwater::{Headwater, TopicBuilder};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, TopicName};

@@ -163,7 +163,7 @@ fn processes_share_a_run_on_postgres() {
         .replace("type = \"tidepool\"", "type = \"tidepool\"\ncheckpoint_directory = \"tides\"")
         .replace("${DIRECTORY}", "tides");
     std::fs::write(place.folder.path().join("tides.toml"), text).unwrap();
-    let run = |rest: &[&str]| {
+    let run = |rest: &[&'static str]| {
         [&["pipeline", "run", "--config", "tides.toml", "--output", "json", "--quiet"], rest].concat()
     };
     let indexers = [

@@ -29,10 +29,10 @@ impl Tidepool {
     pub fn restore(config: Config, checkpoint: &TidepoolCheckpoint) -> Result<Self> {
         if checkpoint.format_version != FORMAT_VERSION {
             let found = checkpoint.format_version;
-            return Err(damaged(checkpoint, format!("has format {found}, known is {FORMAT_VERSION}")));
+            return Err(damaged(checkpoint, &format!("has format {found}, known is {FORMAT_VERSION}")));
         }
         let made_with = toml::from_str::<Config>(&checkpoint.resolved_config)
-            .map_err(|error| damaged(checkpoint, format!("has a bad configuration: {error}")))?;
+            .map_err(|error| damaged(checkpoint, &format!("has a bad configuration: {error}")))?;
         if !config.continues(&made_with) {
             let run_id = &checkpoint.run_id;
             let message =
@@ -40,14 +40,11 @@ impl Tidepool {
             return Err(Error::invalid(message));
         }
         let mut tidepool = Tidepool::empty(config)?;
-        let cells =
-            cells::decode(&checkpoint.cells).map_err(|error| damaged(checkpoint, error.to_string()))?;
-        tidepool.grid.occupy(&cells).map_err(|error| damaged(checkpoint, error.to_string()))?;
+        let cells = cells::decode(&checkpoint.cells).map_err(|error| damaged(checkpoint, &error))?;
+        tidepool.grid.occupy(&cells).map_err(|error| damaged(checkpoint, &error))?;
         let organisms = |stored: &[TidepoolOrganism], grid: &Grid| {
             let organisms = stored.iter().map(|stored| Organism::from_stored(stored, grid)).collect();
-            Option::<Vec<Organism>>::ok_or_else(organisms, || {
-                damaged(checkpoint, "has a bad organism".into())
-            })
+            Option::<Vec<Organism>>::ok_or_else(organisms, || damaged(checkpoint, &"has a bad organism"))
         };
         tidepool.organisms = organisms(&checkpoint.organisms, &tidepool.grid)?;
         tidepool.departed = organisms(&checkpoint.departed, &tidepool.grid)?;
@@ -55,7 +52,7 @@ impl Tidepool {
         if !tidepool.living.is_sorted_by(|a, b| a < b)
             || tidepool.living.last() >= Some(&checkpoint.next_organism_id)
         {
-            return Err(damaged(checkpoint, "has organisms out of order".into()));
+            return Err(damaged(checkpoint, &"has organisms out of order"));
         }
         // The text of the first start: metadata published again must be the same.
         tidepool.resolved_config.clone_from(&checkpoint.resolved_config);
@@ -72,7 +69,7 @@ impl Tidepool {
     }
 }
 
-fn damaged(checkpoint: &TidepoolCheckpoint, what: String) -> Error {
+fn damaged(checkpoint: &TidepoolCheckpoint, what: &dyn std::fmt::Display) -> Error {
     let (run_id, tick) = (&checkpoint.run_id, checkpoint.tick);
     Error::permanent(ErrorCode::DamagedFile, format!("checkpoint of run {run_id} at tick {tick} {what}"))
 }

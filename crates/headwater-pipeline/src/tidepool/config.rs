@@ -115,7 +115,13 @@ impl Config {
 }
 
 /// Also refuses a number that is not comparable.
-fn check<N: PartialOrd + std::fmt::Display>(name: &str, value: N, min: N, max: N, unit: &str) -> Result<()> {
+fn check<N: Copy + PartialOrd + std::fmt::Display>(
+    name: &str,
+    value: N,
+    min: N,
+    max: N,
+    unit: &str,
+) -> Result<()> {
     if value >= min && value <= max {
         return Ok(());
     }

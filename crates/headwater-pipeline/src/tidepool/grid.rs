@@ -64,7 +64,7 @@ impl Grid {
         let (size, stride) = self.axes[usize::from(direction / 2)];
         let coordinate = at / stride % size;
         let around = (size - 1) * stride;
-        match (direction % 2 == 0, coordinate) {
+        match (direction.is_multiple_of(2), coordinate) {
             (true, last) if last + 1 == size => self.is_torus.then(|| at - around),
             (true, _) => Some(at + stride),
             (false, 0) => self.is_torus.then(|| at + around),

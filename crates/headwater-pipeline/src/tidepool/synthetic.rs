@@ -114,7 +114,8 @@ impl Synthetic {
             let n = self.random.below(self.occupied.len() as u64) as usize;
             let from = self.occupied[n];
             let direction = self.random.below(u64::from(self.grid.directions())) as u8;
-            let to = self.grid.neighbour(from, direction).filter(|to| self.grid.get(*to) == Molecule::default());
+            let to =
+                self.grid.neighbour(from, direction).filter(|to| self.grid.get(*to) == Molecule::default());
             match to {
                 Some(to) if self.homes[n].is_none() => {
                     self.homes[n] = Some(from);

@@ -63,107 +63,110 @@ fn missing_and_unknown_usage_type() {
     );
 }
 
+/// What is replaced by what, on which line, and what the error says.
+const MISTAKES: &[(&str, &str, &str, &str)] = &[
+    (
+        "storage-write:files",
+        "storage-write:flies",
+        "storage = \"storage-write",
+        "no resource \"flies\"; declared are tick-queue",
+    ),
+    (
+        "storage-write:files",
+        "storage-write:index",
+        "storage = \"storage-write",
+        "resource index is a index, and storage-write expects a storage",
+    ),
+    (
+        "storage-write:files",
+        "storage-read:files",
+        "storage = \"storage-write",
+        "does not fit; expected storage-write:NAME",
+    ),
+    (
+        "storage-write:files",
+        "storage-write:",
+        "storage = \"storage-write",
+        "names no resource; expected storage-write:NAME",
+    ),
+    (
+        "db-env-write:index",
+        "db-env-write:index?metrics_window_s=soon",
+        "index = \"db-env",
+        "metrics_window_s=soon: expected a whole number from 1 to 3600",
+    ),
+    (
+        "db-env-write:index",
+        "db-env-write:index?window=3",
+        "index = \"db-env",
+        "unknown parameter \"window\" of db-env-write; expected one of connections_idle_min, connections_max, metrics_window_s",
+    ),
+    (
+        "topic-read:metadata-topic?group=metadata",
+        "topic-read:metadata-topic?group=metadata&start=noon",
+        "announcements = \"topic-read",
+        "start=noon: expected beginning or now",
+    ),
+    (
+        "batch_timeout_ms = 1000",
+        "batch_timeout_ms = \"1s\"",
+        "batch_timeout_ms",
+        "services.persistence.batch_timeout_ms: expected a whole number from 1 to 86400000, not \"1s\"",
+    ),
+    ("batch_timeout_ms = 1000", "batch_timeout_ms = 0", "batch_timeout_ms", "not 0"),
+    (
+        "batch_timeout_ms = 1000",
+        "batch_timeout = 1000",
+        "batch_timeout_ms",
+        "services.persistence.batch_timeout: unknown option; expected one of batch_size, batch_timeout_ms, resources, run_id, type",
+    ),
+    (
+        "type = \"persistence\"",
+        "type = \"persistance\"",
+        "type = \"persistence\"",
+        "\"persistance\" is not known; expected one of tidepool, persistence",
+    ),
+    (
+        "url = \"${DIRECTORY}/files\"",
+        "url = \"${DIRECTROY}/files\"",
+        "url",
+        "environment variable DIRECTROY is not defined",
+    ),
+    ("url = \"${DIRECTORY}/files\"", "url = 7", "url", "expected text in quotes, not 7"),
+    ("url = \"${DIRECTORY}/files\"", "url = \"x\"\ncompression = { level = 23 }", "url", "23"),
+    ("url = \"${DIRECTORY}/files\"", "url = \"x\"\ncompression = { codec = \"lz4\" }", "url", "lz4"),
+    (
+        "listen = \"127.0.0.1:0\"",
+        "listen = \"0.0.0.0:80\"",
+        "listen",
+        "control.listen: 0.0.0.0:80 is not this machine; expected 127.0.0.1:PORT",
+    ),
+    (
+        "listen = \"127.0.0.1:0\"",
+        "listen = \"here\"",
+        "listen",
+        "\"here\" is no address; expected one like 127.0.0.1:7411",
+    ),
+    (
+        "store = \"sqlite:${DIRECTORY}/pipeline.db\"",
+        "store = \"mysql://x\"",
+        "store",
+        "pipeline.store: invalid store: scheme \"mysql\" is not known",
+    ),
+    (
+        "store = \"sqlite:${DIRECTORY}/pipeline.db\"",
+        "store = \"sqlite::memory:\"",
+        "store",
+        "each run has a file of its own",
+    ),
+    ("[control]", "run_id = \" \"\n[control]", "[control]", "pipeline.run_id: blank"),
+    ("[resources.index]", "[ressources.index]", "[resources.index]", "ressources"),
+];
+
 /// Each mistake is refused with its line, what is wrong and what was expected.
 #[test]
 fn mistakes_are_refused_with_file_line_and_expectation() {
-    for (from, to, words, said) in [
-        (
-            "storage-write:files",
-            "storage-write:flies",
-            "storage = \"storage-write",
-            "no resource \"flies\"; declared are tick-queue",
-        ),
-        (
-            "storage-write:files",
-            "storage-write:index",
-            "storage = \"storage-write",
-            "resource index is a index, and storage-write expects a storage",
-        ),
-        (
-            "storage-write:files",
-            "storage-read:files",
-            "storage = \"storage-write",
-            "does not fit; expected storage-write:NAME",
-        ),
-        (
-            "storage-write:files",
-            "storage-write:",
-            "storage = \"storage-write",
-            "names no resource; expected storage-write:NAME",
-        ),
-        (
-            "db-env-write:index",
-            "db-env-write:index?metrics_window_s=soon",
-            "index = \"db-env",
-            "metrics_window_s=soon: expected a whole number from 1 to 3600",
-        ),
-        (
-            "db-env-write:index",
-            "db-env-write:index?window=3",
-            "index = \"db-env",
-            "unknown parameter \"window\" of db-env-write; expected one of connections_idle_min, connections_max, metrics_window_s",
-        ),
-        (
-            "topic-read:metadata-topic?group=metadata",
-            "topic-read:metadata-topic?group=metadata&start=noon",
-            "announcements = \"topic-read",
-            "start=noon: expected beginning or now",
-        ),
-        (
-            "batch_timeout_ms = 1000",
-            "batch_timeout_ms = \"1s\"",
-            "batch_timeout_ms",
-            "services.persistence.batch_timeout_ms: expected a whole number from 1 to 86400000, not \"1s\"",
-        ),
-        ("batch_timeout_ms = 1000", "batch_timeout_ms = 0", "batch_timeout_ms", "not 0"),
-        (
-            "batch_timeout_ms = 1000",
-            "batch_timeout = 1000",
-            "batch_timeout_ms",
-            "services.persistence.batch_timeout: unknown option; expected one of batch_size, batch_timeout_ms, resources, run_id, type",
-        ),
-        (
-            "type = \"persistence\"",
-            "type = \"persistance\"",
-            "type = \"persistence\"",
-            "\"persistance\" is not known; expected one of tidepool, persistence",
-        ),
-        (
-            "url = \"${DIRECTORY}/files\"",
-            "url = \"${DIRECTROY}/files\"",
-            "url",
-            "environment variable DIRECTROY is not defined",
-        ),
-        ("url = \"${DIRECTORY}/files\"", "url = 7", "url", "expected text in quotes, not 7"),
-        ("url = \"${DIRECTORY}/files\"", "url = \"x\"\ncompression = { level = 23 }", "url", "23"),
-        ("url = \"${DIRECTORY}/files\"", "url = \"x\"\ncompression = { codec = \"lz4\" }", "url", "lz4"),
-        (
-            "listen = \"127.0.0.1:0\"",
-            "listen = \"0.0.0.0:80\"",
-            "listen",
-            "control.listen: 0.0.0.0:80 is not this machine; expected 127.0.0.1:PORT",
-        ),
-        (
-            "listen = \"127.0.0.1:0\"",
-            "listen = \"here\"",
-            "listen",
-            "\"here\" is no address; expected one like 127.0.0.1:7411",
-        ),
-        (
-            "store = \"sqlite:${DIRECTORY}/pipeline.db\"",
-            "store = \"mysql://x\"",
-            "store",
-            "pipeline.store: invalid store: scheme \"mysql\" is not known",
-        ),
-        (
-            "store = \"sqlite:${DIRECTORY}/pipeline.db\"",
-            "store = \"sqlite::memory:\"",
-            "store",
-            "each run has a file of its own",
-        ),
-        ("[control]", "run_id = \" \"\n[control]", "[control]", "pipeline.run_id: blank"),
-        ("[resources.index]", "[ressources.index]", "[resources.index]", "ressources"),
-    ] {
+    for (from, to, words, said) in MISTAKES {
         let error = refused(from, to);
         assert!(error.contains(said), "{to}: {error}");
         let place = error.split(": ").next().unwrap();

@@ -62,10 +62,13 @@ fn environment(index: Arc<dyn EnvironmentWrite>) -> Arc<dyn Indexer> {
     Arc::new(EnvironmentIndexer::new(index))
 }
 
-/// Fails while it is told to.
+/// Whether a flush of these ticks fails.
+type Fails = Arc<dyn Fn(&[TickData]) -> bool + Send + Sync>;
+
+/// Fails as a case demands.
 struct Failing {
     inner: EnvironmentIndexer,
-    fails: Arc<dyn Fn(&[TickData]) -> bool + Send + Sync>,
+    fails: Fails,
 }
 
 #[async_trait]
@@ -85,7 +88,7 @@ impl Indexer for Failing {
 fn failing(
     fails: impl Fn(&[TickData]) -> bool + Send + Sync + 'static,
 ) -> impl Fn(Arc<dyn EnvironmentWrite>) -> Arc<dyn Indexer> + Send + Sync {
-    let fails: Arc<dyn Fn(&[TickData]) -> bool + Send + Sync> = Arc::new(fails);
+    let fails: Fails = Arc::new(fails);
     move |index| Arc::new(Failing { inner: EnvironmentIndexer::new(index), fails: Arc::clone(&fails) })
 }
 
