@@ -43,7 +43,7 @@ mod tests {
 
     fn variable(name: &str) -> Option<String> {
         match name {
-            "HOME" => Some("/home/ann".into()),
+            "HOME" => Some("/users/ann".into()),
             "RUN" => Some("${HOME}".into()),
             _ => None,
         }
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn home_is_found_where_a_path_begins() {
-        assert_eq!(expand_path("~/x", &variable).unwrap(), "/home/ann/x");
-        assert_eq!(expand_path("~", &variable).unwrap(), "/home/ann");
-        assert_eq!(expand_path("sqlite:~/${HOME}", &variable).unwrap(), "sqlite:/home/ann//home/ann");
+        assert_eq!(expand_path("~/x", &variable).unwrap(), "/users/ann/x");
+        assert_eq!(expand_path("~", &variable).unwrap(), "/users/ann");
+        assert_eq!(expand_path("sqlite:~/${HOME}", &variable).unwrap(), "sqlite:/users/ann//users/ann");
         assert_eq!(expand_path("a/~/x", &variable).unwrap(), "a/~/x");
         assert_eq!(expand_path("~ann/x", &variable).unwrap(), "~ann/x");
         assert_eq!(expand_path("postgres://a@b/c", &variable).unwrap(), "postgres://a@b/c");

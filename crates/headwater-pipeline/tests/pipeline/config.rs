@@ -324,7 +324,7 @@ async fn unknown_strategy_starts_nothing() {
 fn example_of_the_guide_is_sound() {
     let text = include_str!("../../../../docs/pipeline.toml");
     let lookup = |name: &str| match name {
-        "HOME" => Some("/home/ann".to_owned()),
+        "HOME" => Some("/users/ann".to_owned()),
         "TIDES_DATABASE" => Some("postgres://ann@db/tides".to_owned()),
         _ => None,
     };
