@@ -60,21 +60,17 @@ fn open(path: &Path, more: OpenFlags) -> Attempt<Connection> {
 
 /// Refuses a file that is no index, or one of a later layout, before anything in it changes.
 fn check(connection: &Connection) -> Attempt<()> {
+    // All of it is read from one state: another process may create the tables, and the mark with them, at this moment.
+    let snapshot = connection.unchecked_transaction()?;
     let number =
-        |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
-    let application_id = number("application_id")?;
-    if application_id == APPLICATION_ID {
-        let version = number("user_version")?;
-        return match version {
-            LAYOUT_VERSION => Ok(()),
-            _ => {
-                Err(Fault::Refused(format!("layout version {version}, this program knows {LAYOUT_VERSION}")))
-            }
-        };
-    }
-    let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    match (application_id, objects) {
-        (0, 0) => Ok(()),
+        |pragma: &str| snapshot.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
+    let (application_id, version) = (number("application_id")?, number("user_version")?);
+    let objects: i64 = snapshot.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (application_id, version, objects) {
+        (APPLICATION_ID, LAYOUT_VERSION, _) | (0, _, 0) => Ok(()),
+        (APPLICATION_ID, _, _) => {
+            Err(Fault::Refused(format!("layout version {version}, this program knows {LAYOUT_VERSION}")))
+        }
         _ => Err(Fault::Refused("the file is another database and not the index of a run".into())),
     }
 }
