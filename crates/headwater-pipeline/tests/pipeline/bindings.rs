@@ -209,12 +209,14 @@ async fn stuck(place: Place, lease: &str, passes: Duration) -> (Scene, crate::sc
     let lease = ("[resources.batch-topic]", &*format!("[resources.batch-topic]\nlease_s = {lease}"));
     let scene = Scene::with(place, &[lease], Clock::Manual(clock.clone())).await;
     scene.send("batch-topic", 1).await;
-    let mut stuck = scene.open.headwater().consumer("batch-topic", "a").open().await.unwrap();
-    let held = stuck.next(DEADLINE).await.unwrap().expect("one message");
+    let process = scene.other_process(Clock::Manual(clock.clone())).await;
+    let mut consumer = process.consumer("batch-topic", "a").open().await.unwrap();
+    let held = consumer.next(DEADLINE).await.unwrap().expect("one message");
     clock.advance(passes);
     let reader = scene.read_with("batch-topic", "a", 1, |_, _| Verdict::Done).await;
     scene.send("batch-topic", 2).await;
     std::mem::forget(held);
+    process.close().await.unwrap();
     (scene, reader)
 }
 

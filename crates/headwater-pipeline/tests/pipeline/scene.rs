@@ -172,6 +172,12 @@ impl Scene {
         self.bindings.bind(&service, "port", &binding, &self.run.run_id).expect("bound")
     }
 
+    /// The run in another process, which the test lets die: it is closed without the end of what it holds.
+    pub(crate) async fn other_process(&self, clock: Clock) -> Headwater {
+        let options = OpenOptions::default().namespace(&self.run.namespace).clock(clock).maintenance(false);
+        Headwater::open_with(&self.config.store, options).await.expect("opened")
+    }
+
     pub(crate) async fn send(&self, topic: &str, tick: i64) {
         let writer = self.open.writer(&self.binding(&format!("topic-write:{topic}")));
         writer.send(&batch(tick), &format!("{topic}/{tick}")).await.expect("sent");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater::NewMessage;
+use headwater::{Clock, NewMessage};
 use headwater_pipeline::claim_check::{ClaimCheckSettings, ClaimChecks};
 use headwater_pipeline::contracts::TickData;
 use headwater_pipeline::resource::{TickClaims, TickQueueReader};
@@ -168,15 +168,11 @@ async fn ticks_of_a_killed_process_are_returned_at_once() {
         .await
         .unwrap();
     // Its lease is over at once, as after a kill.
-    let mut killed = scene
-        .open
-        .headwater()
-        .consumer("tick-queue", "persistence")
-        .lease(Duration::from_millis(1))
-        .open()
-        .await
-        .unwrap();
+    let process = scene.other_process(Clock::default()).await;
+    let consumer = process.consumer("tick-queue", "persistence").lease(Duration::from_millis(1));
+    let mut killed = consumer.open().await.unwrap();
     std::mem::forget(killed.next(DEADLINE).await.unwrap().expect("three ticks"));
+    process.close().await.unwrap();
     let mut reader = reader(&scene, 100).await;
     // A file could have 100 ticks and wait for a minute: those that come again are not kept waiting.
     let mut seen = Vec::new();
