@@ -146,6 +146,16 @@ fn state_of(organism: &OrganismState) -> Value {
 }
 
 impl Index {
+    /// The first and the last tick whose organisms are indexed. Between them ticks may be missing while indexers compete.
+    pub async fn organism_tick_range(&self) -> Result<Option<(i64, i64)>> {
+        let first = Query::new("SELECT tick FROM @organism_ticks ORDER BY tick LIMIT 1");
+        let last = Query::new("SELECT tick FROM @organism_ticks ORDER BY tick DESC LIMIT 1");
+        match (self.database().query(first).await?.first(), self.database().query(last).await?.first()) {
+            (Some(first), Some(last)) => Ok(Some((first.integer(0)?, last.integer(0)?))),
+            _ => Ok(None),
+        }
+    }
+
     /// Up to `limit` organisms of a tick with an id above `after`, ids rising; `None` if the tick is not indexed.
     pub async fn organisms(
         &self,

@@ -11,6 +11,7 @@ use super::answer::changing;
 use super::params::Params;
 use super::problem::{Answer, Problem};
 use crate::contracts::RunInfo;
+use crate::error::Error;
 use crate::resource::MetadataRead;
 
 /// Indexes that are asked for their ticks at a time.
@@ -30,6 +31,8 @@ struct Run {
     reason: String,
     /// `null` as long as no tick is indexed.
     indexed: Option<Indexed>,
+    /// The same of organisms, which an indexer of their own writes.
+    organisms_indexed: Option<Indexed>,
     /// Why its index cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -39,6 +42,12 @@ struct Run {
 struct Indexed {
     first_tick: i64,
     last_tick: i64,
+}
+
+impl From<(i64, i64)> for Indexed {
+    fn from((first_tick, last_tick): (i64, i64)) -> Self {
+        Indexed { first_tick, last_tick }
+    }
 }
 
 /// `/runs`
@@ -63,12 +72,15 @@ pub(super) async fn run(
 }
 
 async fn described(state: &QueryState, run: RunInfo) -> Answer<Run> {
-    let range = async { state.catalog().index(&run.run_id).await?.tick_range().await };
-    let (range, problem) = match range.await {
-        Ok(range) => (range, None),
-        Err(error) if error.is_transient() => return Err(error.into()),
+    let ranges = async {
+        let index = state.catalog().index(&run.run_id).await?;
+        Ok((index.tick_range().await?, index.organism_tick_range().await?))
+    };
+    let ((cells, organisms), problem) = match ranges.await {
+        Ok(ranges) => (ranges, None),
+        Err(error) if Error::is_transient(&error) => return Err(error.into()),
         // The others are listed all the same.
-        Err(error) => (None, Some(format!("{}: {error}", error.code()))),
+        Err(error) => ((None, None), Some(format!("{}: {error}", error.code()))),
     };
     let time = |ms: i64| Timestamp::from_millisecond(ms).ok().filter(|_| ms != 0);
     Ok(Run {
@@ -77,7 +89,8 @@ async fn described(state: &QueryState, run: RunInfo) -> Answer<Run> {
         run_id: run.run_id,
         state: run.state,
         reason: run.reason,
-        indexed: range.map(|(first_tick, last_tick)| Indexed { first_tick, last_tick }),
+        indexed: cells.map(Into::into),
+        organisms_indexed: organisms.map(Into::into),
         problem,
     })
 }
@@ -148,8 +161,7 @@ pub(super) async fn ticks(
     let ticks = index.ticks(range.clone(), limit).await?;
     let indexed = index.tick_range().await?;
     let next_from = next_from(ticks.last().copied(), ticks.len(), limit, *range.end());
-    let indexed = indexed.map(|(first_tick, last_tick)| Indexed { first_tick, last_tick });
-    changing(&Ticks { run_id, indexed, ticks, next_from })
+    changing(&Ticks { run_id, indexed: indexed.map(Into::into), ticks, next_from })
 }
 
 /// Where a list that reached its limit continues.

@@ -141,6 +141,7 @@ async fn runs_are_listed_newest_first_with_their_ticks(place: Place) {
     assert_eq!(names, ["run_newer", served.run.as_str(), "run_older"]);
     assert_eq!(listed["runs"][0]["indexed"], Value::Null);
     assert_eq!(listed["runs"][1]["indexed"], json!({"first_tick": 10, "last_tick": 12}));
+    assert_eq!(listed["runs"][1]["organisms_indexed"], json!({"first_tick": 10, "last_tick": 12}));
     assert_eq!(listed["runs"][1]["started_at"], "1970-01-01T00:00:02Z");
     assert_eq!(served.json("/runs?limit=1").await["runs"].as_array().unwrap().len(), 1);
     assert_eq!(served.json("/runs/{run}").await["state"], "RUNNING");

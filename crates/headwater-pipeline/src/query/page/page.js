@@ -2,6 +2,9 @@
 
 const LEGEND_MAX = 14;
 const ORGANISMS_MAX = 300;
+const HISTORY_TICKS = 10000;
+/** Organisms that are further behind are not waited for. */
+const ORGANISMS_BEHIND_MAX = 1000;
 
 const state = {
   runs: [],
@@ -58,8 +61,14 @@ async function openRun(run, tick = null) {
   view.shape(sizes);
   byId('shape').textContent = `${sizes.join(' × ')} ${topology.toLowerCase()}`;
   showSlices(sizes);
-  if (run.indexed) await show(tick ?? (byId('live').checked ? run.indexed.last_tick : run.indexed.first_tick));
+  if (run.indexed) await show(tick ?? (byId('live').checked ? newest(run) : run.indexed.first_tick));
   else notice(run.problem || 'No tick is indexed yet.');
+}
+
+/** The newest tick of which everything is indexed: organisms have an indexer of their own. */
+function newest(run) {
+  const cells = run.indexed.last_tick, organisms = run.organisms_indexed?.last_tick;
+  return organisms < cells && organisms >= cells - ORGANISMS_BEHIND_MAX * interval() ? organisms : cells;
 }
 
 const isOver = (run) => run.state === 'ENDED' || run.state === 'FAILED';
@@ -91,7 +100,7 @@ async function follow() {
       showRun();
       if (!state.metadata) await openRun(run);
       else if (run.indexed && state.tick === null) await show(run.indexed.first_tick);
-      else if (byId('live').checked && run.indexed && run.indexed.last_tick !== state.tick) await show(run.indexed.last_tick);
+      else if (byId('live').checked && run.indexed && newest(run) !== state.tick) await show(newest(run));
       if (round % 5 === 0) await loadRuns();
     } catch (problem) {
       message(problem.message, true);
@@ -275,8 +284,11 @@ async function inspect(id) {
   view.draw();
   const path = `${pathOf(state.run.run_id)}/organisms/${id}`;
   try {
-    const to = state.run.indexed ? { to: state.run.indexed.last_tick } : {};
-    const [past, lineage] = await Promise.all([request(path + '/history', { limit: 10000, ...to }), request(path + '/lineage', { limit: 100 })]);
+    // Of a long life, what is around this tick.
+    const from = Math.max(0, state.tick - HISTORY_TICKS / 2 * interval());
+    const [past, lineage] = await Promise.all([
+      request(path + '/history', { from, limit: HISTORY_TICKS }), request(path + '/lineage', { limit: 100 }),
+    ]);
     if (state.organism !== id) return;
     state.past = past;
     state.lineage = lineage;
@@ -299,6 +311,9 @@ function showOrganism() {
   if (!state.past || state.past.organism.id !== state.organism) return;
   const { organism, history: past } = state.past;
   byId('organism-id').textContent = organism.id;
+  // What was indexed since the history was requested continues it.
+  const present = view.organisms.find((one) => one.id === organism.id);
+  if (present && !(past.at(-1)?.tick >= state.tick)) past.push({ tick: state.tick, ...present });
   const now = past.findLast((entry) => entry.tick <= state.tick);
   const fields = { parent: organism.parent_id || 'none', born: 'tick ' + number.format(organism.birth_tick) };
   if (now) {
@@ -378,7 +393,7 @@ function stepBy(count) {
 function ends(which, live = false) {
   if (!state.run?.indexed) return;
   byId('live').checked = live;
-  show(state.run.indexed[which]);
+  show(live ? newest(state.run) : state.run.indexed[which]);
 }
 
 const KEYS = {
