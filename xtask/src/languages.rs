@@ -1,5 +1,5 @@
-//! Drivers of other languages, for tests of docs/sql.md: psycopg in a virtual environment of Python, pg for Node. Both below `target/`, and
-//! installed once for each version.
+//! Programs of other languages: for tests of docs/sql.md psycopg in a virtual environment of Python and pg for Node, and for those of object
+//! stores moto, a server that speaks the protocol of S3. All below `target/`, and installed once for each version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,28 +14,44 @@ pub(crate) const LANGUAGES_VARIABLE: &str = "HEADWATER_TEST_LANGUAGES";
 
 const PSYCOPG: &str = "psycopg[binary]==3.2.9";
 const NODE_PG: &str = "pg@8.16.3";
+const MOTO: &str = "moto[server]==5.2.5";
 
 /// Installs what is missing, and returns the folder.
 pub(crate) fn ensure(root: &Path) -> Result<PathBuf> {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
-    let folder = target.join("languages");
-    install(&folder.join("python"), PSYCOPG, |home| {
-        output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home))
-            .context("python3 -m venv")?;
-        let mut pip = Command::new(home.join("bin/python"));
-        output_of(pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PSYCOPG]))
-            .context("pip install")
-    })?;
-    install(&folder.join("node"), NODE_PG, |home| {
-        std::fs::create_dir_all(home)?;
-        // With a manifest of its own: otherwise npm searches the folders above for one.
-        std::fs::write(home.join("package.json"), "{}")?;
-        let mut npm = Command::new("npm");
-        npm.args(["install", "--silent", "--no-audit", "--no-fund", NODE_PG]).current_dir(home);
-        output_of(&mut npm).context("npm install")
-    })?;
+    let folder = folder(root);
+    install(&folder.join("python"), PSYCOPG, |home| python(home, &[PSYCOPG]))?;
+    install(&folder.join("moto"), MOTO, |home| python(home, &[MOTO]))?;
+    install(&folder.join("node"), NODE_PG, |home| node(home, NODE_PG))?;
     Ok(folder)
+}
+
+/// Where Cargo has what it builds.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
+/// Where programs of other languages are installed.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    target(root).join("languages")
+}
+
+/// A virtual environment with these packages.
+pub(crate) fn python(home: &Path, packages: &[&str]) -> Result<String> {
+    output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home))
+        .context("python3 -m venv")?;
+    let mut pip = Command::new(home.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
+    output_of(&mut pip).context("pip install")
+}
+
+/// A folder in which Node finds this package.
+pub(crate) fn node(home: &Path, package: &str) -> Result<String> {
+    std::fs::create_dir_all(home)?;
+    // With a manifest of its own: otherwise npm searches the folders above for one.
+    std::fs::write(home.join("package.json"), "{}")?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--silent", "--no-audit", "--no-fund", package]).current_dir(home);
+    output_of(&mut npm).context("npm install")
 }
 
 /// Runs an installation unless the folder has this version. The file that records it is written last: an interrupted installation is repeated.

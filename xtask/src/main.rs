@@ -1,11 +1,14 @@
 //! Developer commands, run as `cargo xtask <command>`: one match shows all of them.
 
 mod brokers;
+mod browser;
+mod clients;
 mod house;
 mod interrupt;
 mod languages;
 mod packages;
 mod process;
+mod schemathesis;
 mod services;
 mod test;
 mod tidy;
@@ -21,11 +24,14 @@ use crate::process::say;
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test [--sqlite-only] [--tests-only] [-- ARGS]
-      Check the tree and run every test against an own PostgreSQL server, and Kafka, RabbitMQ and NATS. ARGS go
-      to cargo-nextest.
+  test [--sqlite-only] [--tests-only] [--only PART] [--api-seconds N] [-- ARGS]
+      Check the tree and run every test against an own PostgreSQL server, and Kafka, RabbitMQ and NATS; the clients
+      of other languages; the dashboard in a browser; the HTTP API against its OpenAPI document. ARGS go to
+      cargo-nextest, and leave out what needs a started server.
       --sqlite-only   leave out what needs PostgreSQL (refused when CI=true)
       --tests-only    leave out tidy and the doc tests (refused when CI=true)
+      --only PART     only the tests of `clients`, `browser` or `api` (refused when CI=true)
+      --api-seconds N how long requests are made from the OpenAPI document; 120 by default
       HEADWATER_TEST_POSTGRES=URL uses that server and starts none; so do HEADWATER_TEST_KAFKA=HOST:PORT,
       HEADWATER_TEST_RABBITMQ=URL and HEADWATER_TEST_NATS=URL.
 
@@ -33,7 +39,7 @@ Usage: cargo xtask <command>
       Formatting, lints, sizes, headers, mirrored SQL, licences.
 
   house
-      Print the size of the repository: names, methods, files, lines, sizes, words to avoid; as markdown.
+      Print the size of the repository: names, methods, files, lines and sizes; as markdown.
 
   services [--durable] [--brokers] [--exec CMD ARGS...]
       Start a PostgreSQL server and keep it until Ctrl-C, or for as long as CMD runs.

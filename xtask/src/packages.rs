@@ -48,6 +48,8 @@ pub(crate) enum Need {
     Node,
     /// Its package manager.
     Npm,
+    /// A browser.
+    Chromium,
     /// `java`, which runs Kafka.
     Java,
     /// `mvn`, which fetches Kafka.
@@ -70,6 +72,7 @@ impl Need {
             Self::Python => "python3-venv",
             Self::Node => "nodejs",
             Self::Npm => "npm",
+            Self::Chromium => "chromium",
             Self::Java => "default-jre-headless",
             Self::Maven => "maven",
             Self::RabbitMq => "rabbitmq-server",
@@ -87,6 +90,7 @@ impl Need {
             Self::Python => output_of(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok(),
             Self::Node => find_program("node").is_some(),
             Self::Npm => find_program("npm").is_some(),
+            Self::Chromium => find_program("chromium").is_some(),
             Self::Java => find_program("java").is_some(),
             Self::Maven => find_program("mvn").is_some(),
             Self::RabbitMq => RabbitMq::find().is_ok(),

@@ -13,16 +13,27 @@ use crate::languages::{self, LANGUAGES_VARIABLE};
 use crate::packages::{self, Need};
 use crate::process::{self, cargo, say};
 use crate::services::{self, Durability, POSTGRES_VARIABLE};
-use crate::{is_ci, tidy};
+use crate::{browser, clients, is_ci, schemathesis, tidy};
 
 /// The environment variable that makes a missing service a failure of tests, not a reason to skip them.
 const REQUIRE_ALL_VARIABLE: &str = "HEADWATER_TEST_REQUIRE_ALL";
+
+/// Tests of a started server that can be run by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Clients,
+    Browser,
+    Api,
+}
 
 /// The options of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     sqlite_only: bool,
     tests_only: bool,
+    only: Option<Part>,
+    /// How long requests are made from the OpenAPI document.
+    api_seconds: Option<u32>,
     /// Everything after `--`, for the test runner.
     runner_arguments: Vec<String>,
 }
@@ -35,6 +46,16 @@ impl Options {
             match argument.as_str() {
                 "--sqlite-only" => options.sqlite_only = true,
                 "--tests-only" => options.tests_only = true,
+                "--only" => match rest.next().map(String::as_str) {
+                    Some("clients") => options.only = Some(Part::Clients),
+                    Some("browser") => options.only = Some(Part::Browser),
+                    Some("api") => options.only = Some(Part::Api),
+                    _ => bail!("test: --only takes `clients`, `browser` or `api`"),
+                },
+                "--api-seconds" => match rest.next().and_then(|seconds| seconds.parse().ok()) {
+                    Some(seconds) if seconds > 0 => options.api_seconds = Some(seconds),
+                    _ => bail!("test: --api-seconds takes a number above 0"),
+                },
                 "--" => {
                     options.runner_arguments = rest.cloned().collect();
                     break;
@@ -47,7 +68,7 @@ impl Options {
 
     /// CI runs everything, whatever the options.
     fn check(&self, ci: bool) -> Result<()> {
-        if ci && (self.sqlite_only || self.tests_only) {
+        if ci && (self.sqlite_only || self.tests_only || self.only.is_some()) {
             bail!("with CI=true nothing may be left out");
         }
         Ok(())
@@ -108,7 +129,9 @@ pub(crate) fn run(root: &Path, interrupt: &Interrupt, options: &Options) -> Resu
 
 fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
     let mut steps = Steps { interrupt, lines: Vec::new(), failed: false, begun: Instant::now() };
-    if options.tests_only {
+    if let Some(only) = options.only {
+        steps.leave_out(&format!("everything but {only:?} (--only)"));
+    } else if options.tests_only {
         steps.leave_out("tidy and doc tests (--tests-only)");
     } else {
         steps.take("tidy", || tidy::check(root, interrupt))?;
@@ -136,6 +159,10 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         say("without PostgreSQL, `cargo xtask test --sqlite-only` tests only the embedded engine");
         return Ok(steps.finish());
     }
+    if options.only.is_some() {
+        test_server(root, &mut steps, options, url.as_deref())?;
+        return Ok(steps.finish());
+    }
     let mut brokers = start_brokers(root, &mut steps)?;
     let mut drivers = None;
     if !options.sqlite_only {
@@ -160,12 +187,42 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         let doc_tests = cargo(root, &["test", "--workspace", "--all-features", "--doc"]);
         steps.take("doc tests", || succeeds(doc_tests, url.as_deref(), interrupt))?;
     }
+    if options.runner_arguments.is_empty() || is_ci() {
+        test_server(root, &mut steps, options, url.as_deref())?;
+    } else {
+        steps.leave_out("clients, browser and API (arguments for the test runner are given)");
+    }
     steps.take("stop services", || {
         drop(brokers);
         drop(server.take());
         Ok(true)
     })?;
     Ok(steps.finish())
+}
+
+/// The tests that start servers of the program itself: those of clients, those of the dashboard in a browser, and those of the API.
+fn test_server(root: &Path, steps: &mut Steps<'_>, options: &Options, url: Option<&str>) -> Result<()> {
+    let interrupt = steps.interrupt;
+    let mut binary = None;
+    steps.take("program for the tests of clients", || {
+        binary = Some(clients::server(root, interrupt, options.only.is_none())?);
+        Ok(true)
+    })?;
+    let Some(binary) = binary else { return Ok(()) };
+    let run = |tests| succeeds(clients::with_server(tests, &binary), url, interrupt);
+    let is_wanted = |part| options.only.is_none_or(|only| only == part);
+    if is_wanted(Part::Clients) {
+        steps.take("Python client", || clients::python(root, interrupt, run))?;
+        steps.take("TypeScript client", || clients::typescript(root, interrupt, run))?;
+    }
+    if is_wanted(Part::Browser) {
+        steps.take("dashboard in a browser", || run(browser::tests(root)?))?;
+    }
+    if is_wanted(Part::Api) {
+        let seconds = options.api_seconds.unwrap_or(schemathesis::SECONDS);
+        steps.take("API against its document", || schemathesis::run(root, interrupt, &binary, seconds))?;
+    }
+    Ok(())
 }
 
 /// They become ready while tests are compiled. With CI=true a missing one fails the run; else its tests are left out.
@@ -194,9 +251,9 @@ fn wait_for_brokers(brokers: &mut Brokers, steps: &mut Steps<'_>) -> Result<()> 
 }
 
 fn needs(sqlite_only: bool, must_start: bool) -> Vec<Need> {
-    let mut needs = vec![Need::Sqlite, Need::Promtool, Need::Python];
+    let mut needs = vec![Need::Sqlite, Need::Promtool, Need::Python, Need::Node, Need::Npm];
     if !sqlite_only {
-        needs.extend([Need::PostgresClient, Need::Node, Need::Npm]);
+        needs.push(Need::PostgresClient);
     }
     if must_start {
         needs.push(Need::PostgresServer);
@@ -259,9 +316,20 @@ mod tests {
     }
 
     #[test]
+    fn one_part_can_be_tested_alone() {
+        assert_eq!(parse(&["--only", "browser"]).unwrap().only, Some(Part::Browser));
+        assert_eq!(parse(&["--only", "clients"]).unwrap().only, Some(Part::Clients));
+        let api = parse(&["--only", "api", "--api-seconds", "600"]).unwrap();
+        assert_eq!((api.only, api.api_seconds), (Some(Part::Api), Some(600)));
+        assert!(parse(&["--api-seconds", "0"]).is_err() && parse(&["--api-seconds"]).is_err());
+        assert!(parse(&["--only"]).is_err() && parse(&["--only", "claim"]).is_err());
+    }
+
+    #[test]
     fn ci_leaves_nothing_out() {
         assert!(parse(&["--sqlite-only"]).unwrap().check(true).is_err());
         assert!(parse(&["--tests-only"]).unwrap().check(true).is_err());
+        assert!(parse(&["--only", "browser"]).unwrap().check(true).is_err());
         assert!(parse(&["--sqlite-only"]).unwrap().check(false).is_ok());
         assert!(parse(&[]).unwrap().check(true).is_ok());
     }
@@ -292,7 +360,7 @@ mod tests {
     #[test]
     fn given_server_needs_no_server_package() {
         assert!(!needs(false, false).contains(&Need::PostgresServer));
-        assert_eq!(needs(true, false), [Need::Sqlite, Need::Promtool, Need::Python]);
+        assert!(!needs(true, false).contains(&Need::PostgresClient));
         assert!(needs(false, true).contains(&Need::PostgresServer));
     }
 }

@@ -72,7 +72,7 @@ fn cargo_checks() -> Vec<Vec<&'static str>> {
     // Clippy does what `cargo check` does and more. Its flags reach the workspace's crates alone, where RUSTFLAGS would
     // rebuild every dependency.
     let deny_warnings = ["--", "-D", "warnings"];
-    // A lock file that does not fit is a mistake when nobody is there to commit the new one.
+    // In CI a lock file that does not fit is a mistake: nothing there commits the new one.
     let locked: &[&str] = if is_ci() { &["--locked"] } else { &[] };
     let clippy = |scope: &[&'static str]| [&["clippy", "--quiet"], locked, scope, &deny_warnings].concat();
     let mut checks = vec![vec!["fmt", "--all", "--check"]];

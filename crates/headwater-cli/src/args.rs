@@ -15,7 +15,10 @@ mod pipeline;
 mod process;
 mod relay;
 mod scheduled;
+mod serve;
 mod subscribe;
+mod token;
+mod top;
 mod topic;
 pub(crate) mod words;
 
@@ -30,8 +33,9 @@ pub(crate) use dead_letter::{
 };
 pub(crate) use global::{Global, Output};
 pub(crate) use group::{
-    AcksArgs, CancelArgs, ForceCompleteArgs, GroupArgs, GroupCommand, GroupListArgs, GroupShowArgs, Meant,
-    PolicyArgs, PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs, SeekArgs, StuckArgs,
+    AcksArgs, CancelArgs, Confirmation, ForceCompleteArgs, GroupArgs, GroupCommand, GroupListArgs,
+    GroupShowArgs, PolicyArgs, PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs,
+    SeekArgs, StuckArgs,
 };
 pub(crate) use maintenance::{
     AuditArgs, BackfillCommand, BackfillListArgs, BackfillWatchArgs, DemoArgs, DemoWorkerArgs, MaintainArgs,
@@ -52,7 +56,10 @@ pub(crate) use process::{
 };
 pub(crate) use relay::{RelayAddArgs, RelayCommand, RelayOne, RelayRunArgs};
 pub(crate) use scheduled::{ScheduledCommand, ScheduledListArgs, ScheduledMoveArgs, ScheduledOne};
+pub(crate) use serve::ServeArgs;
 pub(crate) use subscribe::SubscribeArgs;
+pub(crate) use token::{TokenCommand, TokenCreateArgs, TokenOne, TokenRevokeArgs, TokenRotateArgs};
+pub(crate) use top::{TopArgs, TopSort};
 pub(crate) use topic::{
     SettingsArgs, StorageWord, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs, TopicListArgs,
     TopicRemoveArgs,
@@ -74,6 +81,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Serve the HTTP API and the dashboard, and run maintenance
+    ///
+    /// Creates the store if it is missing. On an address of this machine it needs no token as long as there is none; on any other
+    /// address it refuses to start without one: see `headwater token create`. SIGTERM and SIGINT shut it down gracefully.
+    ///
+    /// Examples:
+    ///   headwater serve --demo
+    ///   headwater serve --listen 127.0.0.1:7411 --label shop
+    ///   headwater serve --listen 0.0.0.0:7411 --tls-cert shop.pem --tls-key shop.key
+    #[command(verbatim_doc_comment)]
+    Serve(ServeArgs),
+    /// Watch topics, groups, lag, rates and health live in the terminal
+    ///
+    /// Keys: s sorts, / filters, t chooses topics or groups, p freezes, q quits. Without a terminal, or with --output json, figures
+    /// are printed once.
+    ///
+    /// Examples:
+    ///   headwater top
+    ///   headwater top --filter orders --sort health
+    #[command(verbatim_doc_comment)]
+    Top(TopArgs),
+    /// Create, list, rotate and revoke tokens: what programs and people need to use the server
+    ///
+    /// Examples:
+    ///   headwater token create shop --scope publish --topic 'orders*'
+    ///   headwater token list
+    #[command(subcommand, verbatim_doc_comment)]
+    Token(TokenCommand),
     /// Create, change, show, list, purge and delete topics
     ///
     /// Examples:

@@ -4,12 +4,12 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 
-use crate::args::Meant;
+use crate::args::Confirmation;
 use crate::output::Usage;
 
 /// Refuses if the command is neither confirmed nor on a terminal where it could ask.
-pub(crate) fn needs_a_word(command: &str, meant: Meant) -> Result<()> {
-    if meant.dry_run || meant.yes || is_interactive() {
+pub(crate) fn require(command: &str, confirmation: Confirmation) -> Result<()> {
+    if confirmation.dry_run || confirmation.yes || is_interactive() {
         return Ok(());
     }
     let refused = format!(

@@ -18,11 +18,13 @@ use crate::output::{Rows, Usage, note};
 use crate::{confirm, suggest};
 use file::{Context, Contexts};
 
+pub(crate) use file::without_password;
+
 /// The context of this command.
 #[derive(Clone, Debug)]
 pub(crate) struct InContext {
-    name: String,
-    is_production: bool,
+    pub(crate) name: String,
+    pub(crate) is_production: bool,
 }
 
 pub(crate) fn run(global: &Global, command: &ContextCommand) -> Result<ExitCode> {
@@ -98,6 +100,13 @@ pub(crate) fn apply(args: &mut Args, given: &ArgMatches) -> Result<()> {
             let refused = "the demo uses a store of its own in a temporary directory: leave out --store, --namespace and --context";
             return Err(Usage(refused.into()).into());
         }
+        Command::Serve(serve)
+            if serve.demo && (is_typed("store") || is_typed("context") || is_typed("namespace")) =>
+        {
+            let refused = "--demo serves a store of its own in a temporary directory: leave out --store, --namespace and --context";
+            return Err(Usage(refused.into()).into());
+        }
+        Command::Serve(serve) if serve.demo => return Ok(()),
         Command::Pipeline(_) if is_typed("store") || is_typed("context") || is_typed("namespace") => {
             let refused = "the store of a pipeline is in its configuration: leave out --store, --namespace and --context, use --config or --dir";
             return Err(Usage(refused.into()).into());
@@ -133,7 +142,8 @@ pub(crate) fn apply(args: &mut Args, given: &ArgMatches) -> Result<()> {
 }
 
 /// Commands that change nothing. Every other command asks in production: one that is missing here asks too often, not too seldom.
-const READING: [&str; 13] = [
+const READING: [&str; 14] = [
+    "top",
     "list",
     "show",
     "log",

@@ -40,7 +40,7 @@ const FIELDS: [&str; 16] = [
 pub(crate) async fn run(global: &Global, command: &DeadLetterCommand) -> Result<ExitCode> {
     // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
     if let DeadLetterCommand::Purge(args) = command {
-        confirm::needs_a_word("dead-letter purge", args.meant)?;
+        confirm::require("dead-letter purge", args.confirmation)?;
     }
     let headwater = global.open(global.options()).await?;
     let done = match command {
@@ -155,14 +155,14 @@ async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriv
 async fn purge(global: &Global, headwater: &Headwater, args: &DeadLetterPurgeArgs) -> Result<()> {
     let DeadLetterChoice { of, filter, .. } = &args.these;
     let those = letters(headwater, of);
-    if !args.meant.yes {
+    if !args.confirmation.yes {
         let would = those.counts(|all| chosen(all, filter)).await?;
         let would: Vec<_> = would
             .into_iter()
             .map(|(topic, group, count)| (topic, group, count.redriven + count.gone))
             .collect();
         print_purged(global, &would, true)?;
-        if args.meant.dry_run || would.is_empty() {
+        if args.confirmation.dry_run || would.is_empty() {
             return Ok(());
         }
         confirm::ask("remove these dead letters permanently?")?;

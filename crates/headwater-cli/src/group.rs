@@ -14,13 +14,15 @@ use crate::args::{Global, GroupCommand};
 use crate::confirm;
 use crate::output::with_hint;
 
+pub(crate) use health::status;
+
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {
     // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
     match command {
-        GroupCommand::Cancel(args) => confirm::needs_a_word("group cancel", args.meant)?,
-        GroupCommand::Remove(args) => confirm::needs_a_word("group remove", args.meant)?,
-        GroupCommand::Seek(args) => confirm::needs_a_word("group seek", args.meant)?,
-        GroupCommand::ForceComplete(args) => confirm::needs_a_word("group force-complete", args.meant)?,
+        GroupCommand::Cancel(args) => confirm::require("group cancel", args.confirmation)?,
+        GroupCommand::Remove(args) => confirm::require("group remove", args.confirmation)?,
+        GroupCommand::Seek(args) => confirm::require("group seek", args.confirmation)?,
+        GroupCommand::ForceComplete(args) => confirm::require("group force-complete", args.confirmation)?,
         _ => {}
     }
     let headwater = global.open(global.options()).await?;

@@ -30,8 +30,11 @@ mod publish;
 mod reader;
 mod relay;
 mod scheduled;
+mod serve;
 mod stop;
 mod suggest;
+mod token;
+mod top;
 mod topic;
 mod watch;
 
@@ -67,8 +70,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: &mut Args, given: &ArgMatches) -> Result<ExitCode> {
-    // The demo causes itself what the warnings are about, and shows it.
-    logging::start(&args.global, if matches!(args.command, Command::Demo(_)) { "error" } else { "warn" })?;
+    logging::start(&args.global, level(&args.command))?;
     context::apply(args, given)?;
     context::confirm(args, given)?;
     match args::leaf(given).try_get_one::<Duration>(args::WATCH) {
@@ -77,9 +79,23 @@ async fn run(args: &mut Args, given: &ArgMatches) -> Result<ExitCode> {
     }
 }
 
+/// What a command logs unless a setting says otherwise.
+fn level(command: &Command) -> &'static str {
+    match command {
+        // Demos cause themselves what the warnings are about, and show it; lines of a log would garble a live view.
+        Command::Demo(_) | Command::Top(_) => "error",
+        // One of its processes waits for a person on purpose.
+        Command::Serve(args) if args.demo => "error,headwater::process::manager=off",
+        _ => "warn",
+    }
+}
+
 /// Does what the command says, once.
 async fn act(args: &Args) -> Result<ExitCode> {
     match &args.command {
+        Command::Serve(command) => serve::run(&args.global, command).await,
+        Command::Top(command) => top::run(&args.global, command).await,
+        Command::Token(command) => token::run(&args.global, command).await,
         Command::Topic(command) => topic::run(&args.global, command).await,
         Command::Publish(command) => publish::run(&args.global, command).await,
         Command::Consume(command) => consume::run(&args.global, command).await,

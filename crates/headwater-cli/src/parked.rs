@@ -33,7 +33,7 @@ const FIELDS: [&str; 16] = [
 
 pub(crate) async fn run(global: &Global, command: &ParkedCommand) -> Result<ExitCode> {
     if let ParkedCommand::Delete(args) = command {
-        confirm::needs_a_word("parked delete", args.meant)?;
+        confirm::require("parked delete", args.confirmation)?;
     }
     let headwater = global.open(global.options()).await?;
     let done = match command {
@@ -111,12 +111,12 @@ async fn redrive(global: &Global, headwater: &Headwater, these: &ParkedThese) ->
 
 async fn delete(global: &Global, headwater: &Headwater, args: &ParkedDeleteArgs) -> Result<()> {
     let mut rows = Rows::new(&["dry_run", "deleted"]);
-    if !args.meant.yes {
+    if !args.confirmation.yes {
         let max = u32::try_from(args.these.ids.len()).unwrap_or(u32::MAX);
         let would = found(headwater, max, None, |all| all.ids(args.these.ids.iter().copied())).await?.len();
         rows.push(vec![json!(true), json!(would)]);
         rows.print(global.output)?;
-        if args.meant.dry_run || would == 0 {
+        if args.confirmation.dry_run || would == 0 {
             return Ok(());
         }
         confirm::ask("delete these dead letters permanently?")?;

@@ -26,7 +26,7 @@ use crate::{confirm, human};
 pub(crate) async fn run(global: &Global, command: &PipelineCommand) -> Result<ExitCode> {
     // Checked before anything is opened: a command refused for lack of confirmation has no effect at all.
     if let PipelineCommand::Drop(args) = command {
-        confirm::needs_a_word("pipeline drop", args.meant)?;
+        confirm::require("pipeline drop", args.confirmation)?;
     }
     match command {
         PipelineCommand::Run(args) => run::run(global, args).await,
@@ -40,7 +40,7 @@ pub(crate) async fn run(global: &Global, command: &PipelineCommand) -> Result<Ex
 }
 
 /// An error of the pipeline. What is refused is wrong usage.
-fn explained(error: headwater_pipeline::Error) -> anyhow::Error {
+pub(crate) fn explained(error: headwater_pipeline::Error) -> anyhow::Error {
     match error.code() {
         ErrorCode::InvalidConfiguration => Usage(error.to_string()).into(),
         _ => anyhow!(error),
@@ -123,17 +123,17 @@ async fn drop_run(global: &Global, args: &PipelineDropArgs) -> Result<ExitCode> 
     let dropping = async {
         let run = run_id(&operator, run).await.map_err(explained)?;
         let contents = operator.contents(&run).await.map_err(explained)?;
-        if args.meant.dry_run || !args.meant.yes {
+        if args.confirmation.dry_run || !args.confirmation.yes {
             print_contents(global, &contents, false)?;
         }
-        if args.meant.dry_run {
+        if args.confirmation.dry_run {
             return Ok(());
         }
-        if !args.meant.yes {
+        if !args.confirmation.yes {
             confirm::ask(&format!("drop run {run} with all of this?"))?;
         }
         let dropped = operator.drop_run(&run).await.map_err(explained)?;
-        if args.meant.yes { print_contents(global, &dropped, true) } else { Ok(()) }
+        if args.confirmation.yes { print_contents(global, &dropped, true) } else { Ok(()) }
     };
     let done = dropping.await;
     operator.close().await.map_err(explained)?;

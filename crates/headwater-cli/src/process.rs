@@ -17,7 +17,7 @@ use crate::output::{Fields, Rows, in_short, note, print_objects};
 pub(crate) async fn run(global: &Global, command: &ProcessCommand) -> Result<ExitCode> {
     // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
     if let ProcessCommand::Fail(args) = command {
-        confirm::needs_a_word("process fail", args.meant)?;
+        confirm::require("process fail", args.confirmation)?;
     }
     let headwater = global.open(global.options()).await?;
     let done = match command {
@@ -166,10 +166,10 @@ async fn retry(global: &Global, headwater: &Headwater, one: &ProcessOne) -> Resu
 
 async fn fail(global: &Global, headwater: &Headwater, args: &ProcessFailArgs) -> Result<()> {
     let (id, processes) = (args.of.one.id, headwater.processes());
-    if !args.meant.yes {
+    if !args.confirmation.yes {
         let process = processes.find_by_id(id).await?.ok_or_else(|| not_found(id))?;
         print(global, &process)?;
-        if args.meant.dry_run {
+        if args.confirmation.dry_run {
             return Ok(());
         }
         confirm::ask("end this process as FAILED? Completed steps are not undone")?;

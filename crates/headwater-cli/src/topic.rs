@@ -26,8 +26,8 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
     }
     // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
     match command {
-        TopicCommand::Delete(args) => confirm::needs_a_word("topic delete", args.meant)?,
-        TopicCommand::Purge(args) => confirm::needs_a_word("topic purge", args.meant)?,
+        TopicCommand::Delete(args) => confirm::require("topic delete", args.confirmation)?,
+        TopicCommand::Purge(args) => confirm::require("topic purge", args.confirmation)?,
         _ => {}
     }
     let headwater = match command {

@@ -228,6 +228,11 @@ impl ClaimChecks {
         })
     }
 
+    /// Whether a payload of the run is in a file.
+    pub(crate) async fn has_files(&self) -> Result<bool> {
+        self.storage.objects().has_any(&self.folder).await
+    }
+
     async fn files(&self) -> Result<Vec<Listed>> {
         self.storage.objects().list(&self.folder).await
     }

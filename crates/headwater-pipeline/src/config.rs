@@ -47,7 +47,7 @@ pub use uri::{Binding, ReadFrom, Usage};
 
 /// Where the control API listens unless configured.
 pub const CONTROL_LISTEN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7_411);
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7_413);
 
 /// A configuration that was checked.
 #[derive(Clone, Debug, PartialEq)]

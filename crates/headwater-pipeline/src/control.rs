@@ -101,6 +101,14 @@ pub fn router(manager: Arc<Manager>, bindings: Arc<Bindings>) -> Router {
         .with_state(Arc::new(Parts { manager, bindings }))
 }
 
+/// What a process runs and uses, without actions: a larger server decides who may read it.
+pub(crate) fn reading(manager: Arc<Manager>, bindings: Arc<Bindings>) -> Router {
+    Router::new()
+        .route("/services", get(services))
+        .route("/resources", get(resources))
+        .with_state(Arc::new(Parts { manager, bindings }))
+}
+
 async fn services(State(parts): State<Arc<Parts>>) -> Response {
     Json(parts.manager.list()).into_response()
 }

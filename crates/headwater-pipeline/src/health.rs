@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use headwater::health::RecordedError;
+use headwater::health::{DurationWindow, RateWindow, RecordedError};
 use jiff::Timestamp;
 use metrics::{Label, SharedString};
 use tokio::time::Instant;
@@ -18,11 +18,9 @@ use crate::error::Error;
 
 mod counter;
 mod snapshot;
-mod window;
 
 pub use counter::{Counter, Counts};
 pub use snapshot::{HealthSnapshot, Latency, PoolFigures};
-pub use window::{DurationWindow, RateWindow};
 
 /// How many errors are kept.
 pub const ERRORS_KEPT: usize = 100;
@@ -68,9 +66,9 @@ impl Health {
             buffer_ticks: AtomicU64::new(0),
             buffer_bytes: AtomicU64::new(0),
             pool: Mutex::default(),
-            cells: RateWindow::new(window),
-            batches: RateWindow::new(window),
-            writes: DurationWindow::new(window),
+            cells: RateWindow::new(window, 0),
+            batches: RateWindow::new(window, 0),
+            writes: DurationWindow::new(window, 0),
             error_count: AtomicU64::new(0),
             errors: Mutex::default(),
         };

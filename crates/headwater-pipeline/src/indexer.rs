@@ -47,7 +47,7 @@ mod service;
 
 pub use builtin::{DummyIndexer, EnvironmentIndexer, OrganismIndexer};
 pub use idempotency::Idempotency;
-pub use metadata_indexer::{MetadataIndexer, MetadataIndexerOptions};
+pub use metadata_indexer::MetadataIndexer;
 pub use options::{Components, IndexerOptions};
 pub use service::BatchIndexer;
 

@@ -18,6 +18,7 @@ pub mod health;
 pub mod index;
 pub mod indexer;
 pub mod manager;
+pub mod metadata;
 pub mod persistence;
 pub mod pipeline;
 pub mod query;

@@ -7,7 +7,8 @@
 //! repeats is harmless: the same range has the same key and announcement (dedup key = storage key), an overlapping one upserts the same rows.
 //!
 //! A failed write gives the ticks back to the queue and is repeated from there after a pause: another instance may have storage that works. A
-//! failed announcement is repeated until it succeeds or a stop is requested; then the ticks are given back too.
+//! failed announcement is repeated until it succeeds or a stop is requested; then the ticks are given back too. A tick that storage
+//! refuses for good becomes a dead letter (`write`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +20,18 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::backoff::{Backoff, wait_out};
-use crate::contracts::{BatchInfo, RunInfo, TickData};
+use crate::contracts::RunInfo;
 use crate::error::{Error, ErrorCode, Result};
 use crate::follow::{Follower, ServeRun};
 use crate::health::{Counter, Health};
-use crate::resource::{
-    BatchStorageWrite, Bind, PersistenceBindings, RunDirectory, TickClaims, TickQueueReader, TopicWriter,
-};
+use crate::resource::{Bind, PersistenceBindings, RunDirectory, TickQueueReader, TopicWriter};
 use crate::service::{Service, Stop};
 
 mod metadata;
+mod write;
 
-pub use metadata::{MetadataPersistence, MetadataPersistenceOptions};
+pub use metadata::MetadataPersistence;
+use write::Writer;
 
 /// Files written at once: the next one is gathered and written while the first waits for the disk.
 const WRITES_MAX: usize = 2;
@@ -45,11 +46,13 @@ pub struct PersistenceOptions {
     pub batch_size: usize,
     /// After how long a file is written, from its first tick.
     pub batch_timeout_ms: u64,
+    /// How often a tick that storage refuses for good is tried before it becomes a dead letter.
+    pub batch_attempts: u32,
 }
 
 impl Default for PersistenceOptions {
     fn default() -> Self {
-        PersistenceOptions { run_id: None, batch_size: 1_000, batch_timeout_ms: 5_000 }
+        PersistenceOptions { run_id: None, batch_size: 1_000, batch_timeout_ms: 5_000, batch_attempts: 3 }
     }
 }
 
@@ -59,9 +62,11 @@ impl PersistenceOptions {
         if self.run_id.as_deref().is_some_and(|run_id| run_id.trim().is_empty()) {
             return Err(Error::invalid("run_id is blank"));
         }
-        for (name, value) in
-            [("batch_size", self.batch_size as u64), ("batch_timeout_ms", self.batch_timeout_ms)]
-        {
+        for (name, value) in [
+            ("batch_size", self.batch_size as u64),
+            ("batch_timeout_ms", self.batch_timeout_ms),
+            ("batch_attempts", u64::from(self.batch_attempts)),
+        ] {
             if value == 0 {
                 return Err(Error::invalid(format!("{name} is 0, expected at least 1")));
             }
@@ -159,8 +164,8 @@ impl ServeRun for Persistence {
             return Ok(());
         };
         let PersistenceBindings { mut ticks, storage, announcements, closer } = bindings;
-        let writer =
-            Writer { service: &self.name, storage: &*storage, topic: &*announcements, health: &self.health };
+        let attempts = self.options.batch_attempts;
+        let writer = Writer::new(&self.name, &*storage, &*announcements, attempts, &self.health);
         let written = Box::pin(self.write_files(&run.run_id, &mut *ticks, &writer, stop)).await;
         if let Err(error) = ticks.close().await {
             self.health.record_error(&error, "tick queue");
@@ -179,50 +184,6 @@ impl Service for Persistence {
 
     fn health(&self) -> Arc<Health> {
         Arc::clone(&self.health)
-    }
-}
-
-/// Writes and announces.
-struct Writer<'a> {
-    service: &'a str,
-    storage: &'a dyn BatchStorageWrite,
-    topic: &'a dyn TopicWriter<BatchInfo>,
-    health: &'a Health,
-}
-
-impl Writer<'_> {
-    /// Writes ticks, announces them and acks them. False if a pause should follow: they are given back.
-    async fn write(&self, claims: TickClaims, mut stop: Stop) -> bool {
-        let TickClaims { ticks, claim, .. } = claims;
-        for ticks in by_run(ticks) {
-            let begun = Instant::now();
-            let info = match self.storage.write_batch(ticks).await {
-                Ok(info) => info,
-                Err(error) => {
-                    self.health.count(Counter::WriteErrors, 1);
-                    self.health.record_error(&error, "batch file");
-                    tracing::warn!(service = self.service, %error, "batch file not written, ticks given back");
-                    return false;
-                }
-            };
-            self.health.record_write(begun.elapsed());
-            self.health.count(Counter::BatchesWritten, 1);
-            self.health.count(Counter::BytesWritten, info.stored_bytes);
-            if !announce(self.topic, &info, &info.storage_key, self.health, &mut stop).await {
-                return false;
-            }
-            self.health.count(Counter::TicksPersisted, info.tick_count);
-            let (key, ticks) = (&info.storage_key, info.tick_count);
-            tracing::debug!(service = self.service, run = info.run_id, key, ticks, "batch announced");
-        }
-        if let Err(error) = claim.ack().await {
-            if error.code() == ErrorCode::LeaseLost {
-                self.health.count(Counter::LeasesLost, 1);
-            }
-            self.health.record_error(&error, "ack of ticks");
-            tracing::warn!(service = self.service, %error, "ticks not acked, they are written again");
-        }
-        true
     }
 }
 
@@ -245,42 +206,4 @@ async fn announce<T>(
         }
     }
     true
-}
-
-/// The ticks of each run: a file has those of one.
-fn by_run(ticks: Vec<TickData>) -> Vec<Vec<TickData>> {
-    if ticks.is_empty() {
-        return Vec::new();
-    }
-    if ticks.iter().all(|tick| tick.run_id == ticks[0].run_id) {
-        return vec![ticks];
-    }
-    let mut runs = std::collections::BTreeMap::<String, Vec<TickData>>::new();
-    for tick in ticks {
-        match runs.get_mut(&tick.run_id) {
-            Some(run) => run.push(tick),
-            None => drop(runs.insert(tick.run_id.clone(), vec![tick])),
-        }
-    }
-    runs.into_values().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_of_two_runs_are_not_mixed() {
-        let tick = |run_id: &str, tick_number| TickData {
-            run_id: run_id.into(),
-            tick_number,
-            ..TickData::default()
-        };
-        let numbers = |ticks: Vec<TickData>| -> Vec<Vec<i64>> {
-            by_run(ticks).iter().map(|run| run.iter().map(|tick| tick.tick_number).collect()).collect()
-        };
-        assert_eq!(numbers(vec![tick("a", 1), tick("b", 2), tick("a", 3)]), [vec![1, 3], vec![2]]);
-        assert_eq!(numbers(vec![tick("a", 2), tick("a", 1)]), [[2, 1]]);
-        assert!(numbers(Vec::new()).is_empty());
-    }
 }

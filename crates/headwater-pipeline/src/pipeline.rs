@@ -31,17 +31,22 @@ use crate::service::Service;
 use crate::storage::FileStorage;
 
 mod bind;
+mod lock;
 mod operate;
 mod progress;
 mod query;
 mod source;
+mod sweep;
 
 pub use operate::Operator;
 pub use progress::{Lag, Progress};
 
 use bind::{Binder, EveryIndexer};
+use lock::SourceLocks;
+use progress::Counting;
 use query::QueryService;
 use source::RunSource;
+use sweep::Sweeping;
 
 /// A pipeline to be started.
 pub struct Pipeline {
@@ -114,12 +119,15 @@ impl Pipeline {
         if config.services.is_empty() {
             return Err(Error::invalid("no service is configured; expected [services.NAME] with a type"));
         }
+        let locks = SourceLocks::acquire(&config)?;
         let storages = open_storages(&config).await?;
         let runs = Runs::open(&config.store).await?;
         let shared = Arc::new(Shared { config, runs, bindings: Arc::default(), storages, strategies });
         match RunningPipeline::build(&shared, &indexers).await {
-            Ok(pipeline) => {
+            Ok(mut pipeline) => {
                 pipeline.manager.act_on_all(Action::Start).await?;
+                pipeline.sweeping = Sweeping::start(&shared);
+                pipeline.locks = Some(locks);
                 Ok(pipeline)
             }
             Err(error) => {
@@ -154,6 +162,10 @@ pub struct RunningPipeline {
     query: Option<SocketAddr>,
     /// The source and the run that it makes, if it is one of the services.
     source: Option<(String, watch::Receiver<Option<RunInfo>>)>,
+    counting: Counting,
+    sweeping: Option<Sweeping>,
+    /// Held until the last service has ended.
+    locks: Option<SourceLocks>,
 }
 
 impl RunningPipeline {
@@ -180,7 +192,16 @@ impl RunningPipeline {
         let control =
             Control::listen(shared.config.control, Arc::clone(&manager), Arc::clone(&shared.bindings))
                 .await?;
-        Ok(RunningPipeline { shared: Arc::clone(shared), manager, control, query, source })
+        Ok(RunningPipeline {
+            shared: Arc::clone(shared),
+            manager,
+            control,
+            query,
+            source,
+            counting: Counting::default(),
+            sweeping: None,
+            locks: None,
+        })
     }
 
     /// The services.
@@ -215,9 +236,14 @@ impl RunningPipeline {
             self.manager.act(Action::Stop, &status.service).await?;
         }
         let ended = self.manager.list();
+        if let Some(sweeping) = self.sweeping {
+            sweeping.stop().await;
+        }
+        self.counting.close().await;
         self.control.close().await;
         self.shared.runs.stores().close_all().await;
         self.shared.runs.close().await?;
+        drop(self.locks);
         Ok(ended)
     }
 }

@@ -106,17 +106,30 @@ pub trait TickQueueReader: Send + Sync {
 pub struct TickClaims {
     /// The ticks as they came: not sorted, possibly some of them twice.
     pub ticks: Vec<TickData>,
-    /// Whether one of them was delivered before.
-    pub is_redelivered: bool,
-    /// Acks exactly these ticks.
+    /// The attempt that each of them is in, from 1. Above 1 after a crash, a lost lease or a failure.
+    pub attempts: Vec<u32>,
+    /// Settles exactly these ticks.
     pub claim: Box<dyn Claim>,
 }
 
-/// The right to ack messages.
+impl TickClaims {
+    /// Whether one of them was delivered before.
+    pub fn is_redelivered(&self) -> bool {
+        self.attempts.iter().any(|attempt| *attempt > 1)
+    }
+}
+
+/// The right to settle messages.
 #[async_trait]
 pub trait Claim: Send {
-    /// To be called once everything made of the messages is durable and announced.
-    async fn ack(self: Box<Self>) -> Result<()>;
+    /// Acks all of them but those listed by their place, each with what becomes of it. To be called once everything made of the others
+    /// is durable and announced.
+    async fn settle(self: Box<Self>, others: Vec<(usize, Verdict)>) -> Result<()>;
+
+    /// Acks all of them.
+    async fn ack(self: Box<Self>) -> Result<()> {
+        self.settle(Vec::new()).await
+    }
 }
 
 /// Reads batch files and metadata.

@@ -119,6 +119,8 @@ impl TidepoolSource {
         let opened = wait_out("open checkpoint", &self.health, &mut stop, || self.open()).await?;
         let Some(tidepool) = opened else { return Ok(()) };
         tracing::info!(run = %self.run_id, tick = tidepool.tick(), "source started");
+        let interval = self.options.tidepool.sampling_interval.max(1);
+        self.health.count(Counter::TicksResumed, tidepool.tick().div_ceil(interval));
         if tidepool.tick() == 0 {
             let metadata = tidepool.metadata(self.run_id.as_str(), self.run_id.started_at().as_millisecond());
             let key = format!("{}/metadata", self.run_id);

@@ -19,7 +19,7 @@ mod synthetic;
 use std::collections::BTreeMap;
 use std::{mem, thread};
 
-use grid::{CODE, DATA, ENERGY, Grid, Molecule};
+use grid::{CODE, DATA, ENERGY, Grid, Molecule, TYPE_NAMES};
 use instruction::{ANCESTOR, REGISTERS};
 use organism::{Action, Intent, Organism, View};
 use random::Random;
@@ -398,6 +398,7 @@ impl Tidepool {
             environment: Some(self.world.to_environment()),
             sampling_interval: self.config.sampling_interval,
             resolved_config: self.resolved_config.clone(),
+            molecule_types: TYPE_NAMES.map(|(kind, name)| (u32::from(kind), name.to_owned())).into(),
         }
     }
 }

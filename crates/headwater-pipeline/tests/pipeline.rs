@@ -18,6 +18,8 @@ mod index;
 mod indexer;
 #[path = "pipeline/manager.rs"]
 mod manager;
+#[path = "pipeline/page.rs"]
+mod page;
 #[path = "pipeline/persistence.rs"]
 mod persistence;
 #[path = "pipeline/query.rs"]

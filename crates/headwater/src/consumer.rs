@@ -21,6 +21,7 @@ use crate::subscription::{Start, Subscription};
 
 mod batch;
 mod catch_up;
+mod claims;
 mod declare;
 mod feed;
 mod group;
@@ -53,6 +54,7 @@ pub use crate::handler::Undecodable;
 pub use crate::lease::{GroupLimits, RateLimit};
 pub use crate::subscription::{GroupOrder, NewSubscription};
 pub use batch::Batch;
+pub use claims::{ClaimOptions, ClaimedMessage, Claims, Holder, Settled, Ticket};
 use group::Group;
 use member::{Member, Members};
 pub use pull::Consumer;
@@ -473,8 +475,7 @@ fn member_of(
 fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> Result<()> {
     let transactional = |member: &Arc<Member>| member.handler.is_transactional();
     if subscription.lanes > 0 && members.len() > 1 && members.iter().any(transactional) {
-        let rule =
-            "a transactional member must be alone in a group that is ordered by key; give it its own group";
+        let rule = "a transactional member of a group that is ordered by key must be its only one";
         return Err(Error::invalid("member", rule));
     }
     Ok(())
@@ -489,12 +490,11 @@ fn check_handler(store: &Arc<dyn Store>, handler: &Handler) -> Result<()> {
         #[cfg(feature = "sqlite")]
         Handler::Sqlite(..) => store.as_sqlite().is_some(),
     };
+    let engine = store.engine();
     if fits {
         return Ok(());
     }
-    let engine = store.engine();
-    Err(Error::invalid(
-        "member",
-        format!("it handles {handler:?}, and this store is {engine}; use the handling of that database"),
-    ))
+    let rule =
+        format!("it handles {handler:?}, and this store is {engine}; use the handling of that database");
+    Err(Error::invalid("member", rule))
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::groups::GroupSelection;
 use crate::limits::{DEAD_LETTER_IDS_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::message::{Headers, NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName, check_name};
@@ -16,12 +17,14 @@ use crate::subscription::{SubscriptionId, SubscriptionStatus};
 mod all;
 mod any;
 mod pace;
+mod selection;
 
 pub use all::{AllDeadLetters, FoundDeadLetter};
-pub use any::{AnyDeadLetter, AnyDeadLetterSelection, DeadLetterSource, DeadLetters, ParkedCommand};
+pub use any::{AnyDeadLetter, DeadLetterPlace, DeadLetterSource, DeadLetters, ParkedCommand};
 #[cfg(feature = "sqlite")]
 pub(crate) use any::{command_message, no_topic};
 use pace::Pace;
+pub use selection::AnyDeadLetterSelection;
 
 /// The header of an edited copy that has the offset of the original.
 pub const HEADER_EDITED_FROM: &str = "headwater-edited-from";
@@ -306,9 +309,15 @@ impl GroupDeadLetters {
     /// Read each time: the group may be subscribed after this handle was made.
     async fn subscription(&self) -> Result<SubscriptionStatus> {
         let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
-        let of_name =
-            self.store.subscriptions(&topic).await?.into_iter().find(|status| status.group == group);
-        of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
+        let of_name = GroupSelection::default().topic(topic.as_str()).group(group.as_str());
+        match self.store.find_subscriptions(&of_name, 1).await?.1.pop() {
+            Some(found) => Ok(found.status),
+            // Returns the error if the topic is missing.
+            None => {
+                self.store.topic(&topic).await?;
+                Err(Error::no_such_subscription(topic.as_str(), group.as_str()))
+            }
+        }
     }
 }
 

@@ -19,8 +19,10 @@ use crate::subscription::{
 };
 use crate::topic::{TopicId, Tracking};
 
+mod all;
 mod message;
 
+pub use all::{AllGroups, FoundGroup, GroupPlace, GroupSelection};
 pub use message::MessageStatus;
 
 /// The first pause between two polls for what is in flight; it doubles up to the longest.
@@ -81,9 +83,15 @@ pub struct GroupHealth {
 }
 
 impl GroupHealth {
-    /// Whether it has no health issue.
-    pub fn is_healthy(&self) -> bool {
-        self.health_issues.is_empty()
+    /// Judged by the database's time where a heartbeat carries it, and else by this time.
+    fn new(status: SubscriptionStatus, otherwise: Timestamp) -> Self {
+        let now = status.database_time().unwrap_or(otherwise);
+        let age = |oldest| Duration::try_from(now.duration_since(oldest)).unwrap_or_default();
+        GroupHealth {
+            health_issues: status.health_issues(now),
+            behind: status.oldest_pending.map(age),
+            status,
+        }
     }
 }
 
@@ -106,21 +114,22 @@ impl Groups {
         // Judged by the database's time where a heartbeat carries it: this machine's clock may be wrong.
         let database_time = statuses.iter().find_map(SubscriptionStatus::database_time);
         let of_others = database_time.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now);
-        let health = |status: SubscriptionStatus| {
-            let now = status.database_time().unwrap_or(of_others);
-            let health_issues = status.health_issues(now);
-            let age = |oldest| Duration::try_from(now.duration_since(oldest)).unwrap_or_default();
-            GroupHealth { health_issues, behind: status.oldest_pending.map(age), status }
-        };
-        Ok(statuses.into_iter().map(health).collect())
+        Ok(statuses.into_iter().map(|status| GroupHealth::new(status, of_others)).collect())
     }
 
     /// One group; `NoSuchSubscription` if it does not exist. If the name was cancelled and subscribed again, the group
     /// that is not cancelled, or else the last one that was cancelled.
     pub async fn get(&self, group: &str) -> Result<GroupHealth> {
         let (topic, group) = self.names(group)?;
-        let of_name = self.list().await?.into_iter().find(|one| one.status.group == group);
-        of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
+        let of_name = |all: GroupSelection| all.topic(topic.as_str()).group(group.as_str());
+        match AllGroups::new(Arc::clone(&self.store)).list(1, of_name).await?.pop() {
+            Some(found) => Ok(found.health),
+            // Returns the error if the topic is missing.
+            None => {
+                self.store.topic(&topic).await?;
+                Err(Error::no_such_subscription(topic.as_str(), group.as_str()))
+            }
+        }
     }
 
     /// The outstanding ranges of a group, oldest due first, at most `limit`. `NoSuchSubscription` if the group does not

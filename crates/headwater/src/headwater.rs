@@ -12,7 +12,7 @@ use crate::cron::CronBuilder;
 use crate::dead_letter::{AllDeadLetters, DeadLetters};
 use crate::error::Result;
 use crate::gate::Gate;
-use crate::groups::Groups;
+use crate::groups::{AllGroups, Groups};
 use crate::inbox::Inbox;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
@@ -30,6 +30,7 @@ use crate::store::CronStatus;
 use crate::store::{self, AuditEntry, Finding, OpenOptions, Store};
 use crate::subscription::Start;
 use crate::tail::Tail;
+use crate::tokens::Tokens;
 use crate::topic::TopicStatus;
 use crate::topics::Topics;
 
@@ -118,6 +119,23 @@ impl Headwater {
         None
     }
 
+    /// The same handle for another actor: what is changed through it has that one in audit entries and in the logs of processes,
+    /// instead of [`OpenOptions::actor`]. For a server, which acts for many callers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// headwater.producer("orders").send(&1).await?;
+    /// headwater.groups("orders").subscribe("email", headwater::Start::Beginning).await?;
+    /// headwater.acting_as("ann").groups("orders").pause("email").await?;
+    /// assert_eq!(headwater.audit(1).await?[0].actor, "ann");
+    /// # headwater.close().await }
+    /// ```
+    #[must_use]
+    pub fn acting_as(&self, actor: &str) -> Headwater {
+        Headwater { store: self.store.acting_as(actor), actor: actor.into(), ..self.clone() }
+    }
+
     /// Describes a topic to create.
     pub fn topic(&self, name: &str) -> TopicBuilder {
         TopicBuilder::new(Arc::clone(&self.store), name)
@@ -131,6 +149,11 @@ impl Headwater {
     /// The groups of a topic: status, pause, resume, cancel, remove, resurrect, seek.
     pub fn groups(&self, topic: &str) -> Groups {
         Groups::new(Arc::clone(&self.store), self.clock.clone(), topic)
+    }
+
+    /// The groups of all topics: found by topic, state or a part of the name, page by page.
+    pub fn all_groups(&self) -> AllGroups {
+        AllGroups::new(Arc::clone(&self.store))
     }
 
     /// A producer for a topic: combines concurrent sends into few statements.
@@ -278,6 +301,11 @@ impl Headwater {
         Relays::new(&self.store)
     }
 
+    /// The API tokens of servers of this store.
+    pub fn tokens(&self) -> Tokens {
+        Tokens::new(&self.store)
+    }
+
     /// The backfills of all topics, newest first.
     pub async fn backfills(&self) -> Result<Vec<Backfill>> {
         self.store.backfills().await
@@ -298,6 +326,23 @@ impl Headwater {
     /// The changes that operators made, newest first, at most `limit`.
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         self.store.audit(limit).await
+    }
+
+    /// The same, of those before the entry of this number ([`AuditEntry::audit_id`]): the next page.
+    pub async fn audit_before(&self, audit_id: i64, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.store.audit_before(audit_id, limit).await
+    }
+
+    /// Adds an audit entry for an act that makes none of its own, such as what a server refused. `detail` is a JSON object. The actor
+    /// is that of the handle: see [`Headwater::acting_as`].
+    pub async fn note_act(
+        &self,
+        act: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
+        detail: &serde_json::Value,
+    ) -> Result<()> {
+        self.store.note(act, topic, group, detail).await
     }
 
     /// Checks the invariants of everything stored. An empty result means that the store is sound; see

@@ -302,6 +302,7 @@ pub mod store;
 mod subscription;
 pub mod tail;
 pub mod testing;
+pub mod tokens;
 pub mod topic;
 mod topics;
 pub mod transaction;

@@ -25,21 +25,22 @@
 //! # headwater.close().await }
 //! ```
 
-use std::sync::Arc;
-
 use uuid::Uuid;
 
 use crate::Headwater;
 use crate::error::{Error, Result};
 use crate::limits::PROCESSES_LISTED_MAX;
 use crate::name::check_name;
-use crate::transaction::{Row, Transaction, Value};
+use crate::repository::Repository;
+use crate::store::repository::Verb;
+use crate::transaction::{Transaction, Value};
 
 mod command;
 mod data;
 mod definition;
 mod event;
 mod execution;
+mod find;
 mod instance;
 mod log;
 mod manager;
@@ -54,13 +55,12 @@ pub use command::{Commands, StepError};
 pub use data::ProcessData;
 pub use definition::{Path, ProcessType, Step};
 pub use event::ProcessEvent;
+pub use find::{ProcessPlace, ProcessSelection};
 pub use instance::{ProcessChange, ProcessInstance};
 pub use log::ProcessLogEntry;
 pub use message::Command;
 pub use operate::{StartProcess, Started};
 pub use status::ProcessStatus;
-
-use rows::Verb;
 
 /// The processes of a namespace. Cheap to clone.
 ///
@@ -68,13 +68,13 @@ use rows::Verb;
 #[derive(Clone, Debug)]
 pub struct Processes {
     headwater: Headwater,
-    transaction: Option<Transaction>,
+    repository: Repository,
 }
 
 impl Headwater {
     /// The processes (sagas): insert, find, update, log, replay.
     pub fn processes(&self) -> Processes {
-        Processes { headwater: self.clone(), transaction: None }
+        Processes { headwater: self.clone(), repository: Repository::new(self.store()) }
     }
 }
 
@@ -102,7 +102,7 @@ impl Processes {
     /// ```
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
-        Processes { headwater: self.headwater.clone(), transaction: Some(transaction.clone()) }
+        Processes { headwater: self.headwater.clone(), repository: self.repository.within(transaction) }
     }
 
     /// Inserts a new process with its first event, [`ProcessInstance::started`], and returns it as it is stored. `Conflict`
@@ -128,14 +128,17 @@ impl Processes {
 
     /// The process of this id; `None` if there is none.
     pub async fn find_by_id(&self, id: Uuid) -> Result<Option<ProcessInstance>> {
-        let rows = self.read(Verb::FindById, vec![self.id(id)]).await?;
+        let rows = self.repository.run(Verb::ProcessFindById, vec![self.id(id)]).await?;
         rows.first().map(rows::process_of).transpose()
     }
 
     /// The processes of a status, newest first, at most `limit` (1 to 10,000).
     pub async fn find_by_status(&self, status: ProcessStatus, limit: u32) -> Result<Vec<ProcessInstance>> {
         check_limit(limit)?;
-        let rows = self.read(Verb::FindByStatus, vec![status.as_str().into(), limit.into()]).await?;
+        let rows = self
+            .repository
+            .run(Verb::ProcessFindByStatus, vec![status.as_str().into(), limit.into()])
+            .await?;
         rows.iter().map(rows::process_of).collect()
     }
 
@@ -149,7 +152,7 @@ impl Processes {
         check_name("process_type", process_type)?;
         check_limit(limit)?;
         let params = vec![process_type.into(), status.as_str().into(), limit.into()];
-        let rows = self.read(Verb::FindByTypeAndStatus, params).await?;
+        let rows = self.repository.run(Verb::ProcessFindByTypeAndStatus, params).await?;
         rows.iter().map(rows::process_of).collect()
     }
 
@@ -162,7 +165,7 @@ impl Processes {
         check_name("process_type", process_type)?;
         check_name("business_key", business_key)?;
         let params = vec![process_type.into(), business_key.into()];
-        let rows = self.read(Verb::FindByBusinessKey, params).await?;
+        let rows = self.repository.run(Verb::ProcessFindByBusinessKey, params).await?;
         rows.first().map(rows::process_of).transpose()
     }
 
@@ -170,7 +173,7 @@ impl Processes {
     pub async fn log(&self, id: Uuid, limit: impl Into<Option<u32>>) -> Result<Vec<ProcessLogEntry>> {
         let limit: Option<u32> = limit.into();
         let params = vec![self.id(id), limit.map_or(i64::MAX, i64::from).into()];
-        let rows = self.read(Verb::Log, params).await?;
+        let rows = self.repository.run(Verb::ProcessLog, params).await?;
         rows.iter().map(rows::entry_of).collect()
     }
 
@@ -188,9 +191,8 @@ impl Processes {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let store = Arc::clone(self.headwater.store());
-        if let Some(tx) = &self.transaction {
-            let now = tx.time_of(Some(&store)).await?;
+        if let Some(tx) = self.repository.transaction() {
+            let now = tx.time_of(Some(&self.repository.store)).await?;
             return work(tx.clone(), now).await;
         }
         self.headwater
@@ -199,17 +201,6 @@ impl Processes {
                 work(tx, now).await
             })
             .await
-    }
-
-    /// Reads in the transaction it is within, or outside of any.
-    async fn read(&self, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
-        match &self.transaction {
-            Some(tx) => {
-                tx.time_of(Some(self.headwater.store())).await?;
-                tx.process_rows(verb, params).await
-            }
-            None => rows::read(self.headwater.store(), verb, params).await,
-        }
     }
 
     /// An id as a parameter.

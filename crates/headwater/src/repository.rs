@@ -1,11 +1,12 @@
-//! What the repositories of reliable messaging share: each operation is one statement of the store, in a transaction of its own or
-//! in the caller's.
+//! What the repositories share (outbox, inbox, bridges, dead letters, relays, processes): an operation is one statement of the
+//! store, in a transaction of its own or in the caller's.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::limits::NAME_BYTES_MAX;
 use crate::store::Store;
+use crate::store::actor::acting;
 use crate::store::repository::Verb;
 use crate::transaction::{Row, Transaction, Value};
 
@@ -33,6 +34,10 @@ impl Repository {
 
     /// Runs a statement; in the caller's transaction its reads see what that has written.
     pub(crate) async fn run(&self, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
+        acting(self.store.caller(), self.run_now(verb, params)).await
+    }
+
+    async fn run_now(&self, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
         if let Some(transaction) = &self.within {
             return transaction.run_verb(&self.store, verb, params).await;
         }

@@ -44,6 +44,11 @@ impl ScheduledMessages {
         self.store.scheduled(&self.topic()?, limit).await
     }
 
+    /// The same, of those after this place: the next page.
+    pub async fn list_after(&self, place: ScheduledPlace, limit: u32) -> Result<Vec<Scheduled>> {
+        self.store.scheduled_after(&self.topic()?, Some(place), limit).await
+    }
+
     /// Cancels a message. True: it is never delivered. False: there is none with this id, or it has been delivered.
     pub async fn cancel(&self, message_id: Uuid) -> Result<bool> {
         self.store.cancel_scheduled(&self.topic()?, message_id).await
@@ -95,4 +100,22 @@ pub struct Scheduled {
     pub dedup_key: Option<String>,
     /// The size of its payload.
     pub payload_bytes: u64,
+    /// The store's number for it: orders messages of one time.
+    pub number: i64,
+}
+
+impl Scheduled {
+    /// Its place in lists, from which the next page follows.
+    pub fn place(&self) -> ScheduledPlace {
+        ScheduledPlace { deliver_at: self.deliver_at, number: self.number }
+    }
+}
+
+/// The place of a scheduled message in lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduledPlace {
+    /// When it is delivered.
+    pub deliver_at: Timestamp,
+    /// The store's number for it.
+    pub number: i64,
 }

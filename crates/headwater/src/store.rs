@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+pub(crate) mod actor;
 mod admin;
 mod checked;
 #[cfg(feature = "conformance")]
@@ -48,10 +49,13 @@ pub use crate::backfill::{
     BackfillStep,
 };
 pub use crate::dead_letter::{
-    AllDeadLetters, AnyDeadLetter, AnyDeadLetterSelection, DeadLetter, DeadLetterSelection, DeadLetterSource,
-    FoundDeadLetter, GroupDeadLetters, HEADER_EDITED_FOR, HEADER_EDITED_FROM, ParkedCommand, Redriven,
+    AllDeadLetters, AnyDeadLetter, AnyDeadLetterSelection, DeadLetter, DeadLetterPlace, DeadLetterSelection,
+    DeadLetterSource, FoundDeadLetter, GroupDeadLetters, HEADER_EDITED_FOR, HEADER_EDITED_FROM,
+    ParkedCommand, Redriven,
 };
-pub use crate::groups::{GroupHealth, MessageStatus, Removed};
+pub use crate::groups::{
+    AllGroups, FoundGroup, GroupHealth, GroupPlace, GroupSelection, MessageStatus, Removed,
+};
 pub use crate::lease::{
     ClaimRequest, Claimed, Epoch, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, UsedUp, Want,
     attempts_after_expiry, hand_out_again,
@@ -59,13 +63,15 @@ pub use crate::lease::{
 pub use crate::maintenance::{JobRun, JobStatus};
 pub use crate::name::Owner;
 pub use crate::namespace::{Namespace, SqlitePath, StoreUrl};
-pub use crate::scheduled::{Reschedule, Scheduled};
+pub use crate::observe::attention::Figures;
+pub use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
 pub use crate::settle::{Outcome, Parts, Settlement};
 pub use crate::subscription::{
     Activity, BURIED_MANY, HealthIssue, LATELY, MessageAct, MessageState, MissedMessages, NewSubscription,
     Outstanding, OutstandingState, STUCK_AFTER, Subscription, SubscriptionId, SubscriptionStatus, Transition,
 };
 pub use crate::topic::{Progress, Topic, TopicId, TopicStatus};
+pub use crate::topics::TopicSelection;
 
 /// A durable log with subscriptions, in some database.
 ///
@@ -98,6 +104,19 @@ impl dyn Store {
     #[cfg(feature = "postgres")]
     pub fn as_postgres(&self) -> Option<&postgres::PostgresStore> {
         (self as &dyn Any).downcast_ref().map(Checked::engine_ref)
+    }
+
+    /// The same store for another actor of changes.
+    pub(crate) fn acting_as(&self, actor: &str) -> Arc<dyn Store> {
+        #[cfg(feature = "sqlite")]
+        if let Some(checked) = (self as &dyn Any).downcast_ref::<Checked<sqlite::SqliteStore>>() {
+            return Arc::new(checked.acting_as(actor));
+        }
+        #[cfg(feature = "postgres")]
+        if let Some(checked) = (self as &dyn Any).downcast_ref::<Checked<postgres::PostgresStore>>() {
+            return Arc::new(checked.acting_as(actor));
+        }
+        unreachable!("{} has no actors", self.engine())
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::name::TopicName;
+use crate::error::{Error, Result};
+use crate::name::{TopicName, check_name};
 use crate::store::Store;
 use crate::topic::{Removal, Topic, TopicContents, TopicSettings, TopicStatus};
 
@@ -49,6 +49,26 @@ impl Topics {
         self.store.topics().await
     }
 
+    /// The topics of a selection by name, with their progress, at most `limit`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// for name in ["orders", "orders.eu", "payments"] {
+    ///     headwater.topic(name).create().await?;
+    /// }
+    /// let found = headwater.topics().find(10, |all| all.contains("ORDER").after("orders")).await?;
+    /// assert_eq!(found[0].topic.name.as_str(), "orders.eu");
+    /// # headwater.close().await }
+    /// ```
+    pub async fn find(
+        &self,
+        limit: u32,
+        choose: impl FnOnce(TopicSelection) -> TopicSelection,
+    ) -> Result<Vec<TopicStatus>> {
+        self.store.find_topics(&choose(TopicSelection::default()), limit).await
+    }
+
     /// A topic with its settings. `NoSuchTopic` if it does not exist: this creates none.
     pub async fn get(&self, topic: &str) -> Result<Topic> {
         self.store.topic(&TopicName::new(topic)?).await
@@ -57,14 +77,8 @@ impl Topics {
     /// The progress of a topic. `NoSuchTopic` if it does not exist.
     pub async fn status(&self, topic: &str) -> Result<TopicStatus> {
         let name = TopicName::new(topic)?;
-        loop {
-            let topics = self.store.topics().await?;
-            if let Some(status) = topics.into_iter().find(|status| status.topic.name == name) {
-                return Ok(status);
-            }
-            // Returns the error if the topic is missing. A topic created after the list was read is in the next list.
-            self.store.topic(&name).await?;
-        }
+        let found = self.find(1, |all| all.name(topic)).await?.pop();
+        found.ok_or_else(|| Error::no_such_topic(name.as_str()))
     }
 
     /// Changes a topic's settings while it is in use. `NoSuchTopic` if it does not exist, `InvalidInput` for a setting
@@ -98,5 +112,43 @@ impl Topics {
     /// on PostgreSQL are as old as the last maintenance. Needs write permission.
     pub async fn advance_heads(&self) -> Result<()> {
         self.store.advance_heads().await.map(drop)
+    }
+}
+
+/// A selection of topics: all, or those that match every field that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicSelection {
+    pub(crate) name: Option<String>,
+    pub(crate) contains: Option<String>,
+    pub(crate) after: Option<String>,
+}
+
+impl TopicSelection {
+    /// Only the one of this name.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Only those whose name contains this text; upper and lower case are the same in ASCII.
+    #[must_use]
+    pub fn contains(mut self, text: impl Into<String>) -> Self {
+        self.contains = Some(text.into());
+        self
+    }
+
+    /// Only those after this name: the next page.
+    #[must_use]
+    pub fn after(mut self, name: impl Into<String>) -> Self {
+        self.after = Some(name.into());
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        for (field, value) in [("topic", &self.name), ("search", &self.contains), ("after", &self.after)] {
+            value.as_deref().map_or(Ok(()), |value| check_name(field, value))?;
+        }
+        Ok(())
     }
 }

@@ -11,12 +11,12 @@ use crate::error::{Error, Result};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::observe::trace;
-use crate::process::rows::{Verb, id_value};
+use crate::process::rows::id_value;
 use crate::publish::wrong_engine;
 use crate::store::Store;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PostgresTransaction;
-use crate::store::repository;
+use crate::store::repository::Verb;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::{Requests, ToPublish};
 
@@ -146,7 +146,7 @@ impl Transaction {
     pub(crate) async fn run_verb(
         &self,
         store: &Arc<dyn Store>,
-        verb: repository::Verb,
+        verb: Verb,
         params: Vec<Value>,
     ) -> Result<Vec<Row>> {
         match &self.inside {
@@ -208,26 +208,22 @@ impl Transaction {
         }
     }
 
-    /// Runs a statement of the repository of processes. No rows where this engine has none, because another of its
-    /// statements has done it.
-    pub(crate) fn process_rows(
-        &self,
-        verb: Verb,
-        params: Vec<Value>,
-    ) -> BoxFuture<'static, Result<Vec<Row>>> {
-        match self.process_sql(verb) {
+    /// Runs a statement of a repository as it is, with the time among its parameters. No rows where this engine has none,
+    /// because another of its statements has done it.
+    pub(crate) fn rows_of(&self, verb: Verb, params: Vec<Value>) -> BoxFuture<'static, Result<Vec<Row>>> {
+        match self.text_of(verb) {
             Some(sql) => self.query(sql, params),
             None => Box::pin(std::future::ready(Ok(Vec::new()))),
         }
     }
 
-    /// The text of a statement of that repository, if this engine has one.
-    pub(crate) fn process_sql(&self, verb: Verb) -> Option<&str> {
+    /// The text of a statement, if this engine has one.
+    pub(crate) fn text_of(&self, verb: Verb) -> Option<&str> {
         match &self.inside {
             #[cfg(feature = "postgres")]
-            Inside::Postgres(transaction) => transaction.process_sql(verb),
+            Inside::Postgres(transaction) => transaction.text_of(verb),
             #[cfg(feature = "sqlite")]
-            Inside::Sqlite(_) => crate::store::sqlite::process_sql(verb),
+            Inside::Sqlite(_) => crate::store::sqlite::text_of(verb),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::Complaint;
 use super::tree::Tree;
 
-/// Folders at the root of somebody's machine. Spelled without slashes, so that this file passes its own rule.
+/// Folders at the root of a developer's machine. Spelled without slashes, so that this file passes its own rule.
 const MACHINE_FOLDERS: [&str; 3] = ["work", "root", "home"];
 /// A licence is kept word for word.
 const AS_IS: &str = "LICENSE";

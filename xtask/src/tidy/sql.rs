@@ -73,10 +73,10 @@ fn check_mirror(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// The lines and names of statements that are written out: `name: "…"`.
+/// The lines and names of statements that are written out: `name: "…"`, or `name: (…)` for one that is put together.
 fn calls(content: &str) -> Vec<(usize, &str)> {
     let name_of = |line: &'_ str| -> Option<usize> {
-        let (name, _) = line.split_once(": \"")?;
+        let (name, _) = line.split_once(": \"").or_else(|| line.split_once(": ("))?;
         let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         is_name.then_some(name.len())
     };
@@ -293,6 +293,7 @@ mod tests {
         let missing = || (path("sqlite/sql/take_over.sql"), 1, "sql-mirror");
         assert_eq!(fired("    take_over: \"SELECT 1\",\n"), []);
         assert_eq!(fired("    take_over_end: \"SELECT 1,\n        2\",\n"), []);
+        assert_eq!(fired("    take_over_watch: (owners!(\"watch\")),\n"), []);
         assert_eq!(fired("    // take_over: no call.\n"), [missing()]);
         let unknown = |line| (CALLS.to_owned(), line, "sql-mirror");
         assert_eq!(

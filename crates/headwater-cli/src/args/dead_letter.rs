@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::Watch;
-use super::group::Meant;
+use super::group::Confirmation;
 use super::words::{per_second, timestamp};
 
 #[derive(Debug, Subcommand)]
@@ -140,7 +140,7 @@ pub(crate) struct DeadLetterPurgeArgs {
     #[command(flatten)]
     pub(crate) these: DeadLetterChoice,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 const FILTERS: [&str; 6] = ["ids", "key", "message_type", "error_contains", "buried_after", "buried_before"];

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use headwater::store::StoreUrl;
 use headwater::{ErrorKind, Headwater, OpenOptions};
 
-use crate::context::InContext;
+use crate::context::{InContext, without_password};
 use crate::output::{explain, kind, note};
 
 /// The heading of these options in every help.
@@ -68,6 +68,20 @@ impl Global {
             Some(namespace) => options.namespace(namespace),
             None => options,
         }
+    }
+
+    /// What people call the store: its context, or else where it is, without a password.
+    pub(crate) fn label(&self) -> String {
+        match (&self.in_context, &self.namespace) {
+            (Some(context), _) => context.name.clone(),
+            (None, Some(namespace)) => format!("{}, namespace {namespace}", without_password(&self.store)),
+            (None, None) => without_password(&self.store),
+        }
+    }
+
+    /// Whether the context says so.
+    pub(crate) fn is_production(&self) -> bool {
+        self.in_context.as_ref().is_some_and(|context| context.is_production)
     }
 
     pub(crate) fn store_url(&self) -> Result<StoreUrl> {

@@ -144,7 +144,7 @@ pub(crate) struct CancelArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -155,7 +155,7 @@ pub(crate) struct RemoveArgs {
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Duration,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 #[derive(Debug, clap::Args)]
@@ -179,12 +179,12 @@ pub(crate) struct SeekArgs {
     #[arg(long, value_parser = start, allow_hyphen_values = true)]
     pub(crate) to: Start,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 /// Dry run, or confirmation given on the command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Meant {
+pub(crate) struct Confirmation {
     /// Only show what would happen
     #[arg(long, conflicts_with = "yes")]
     pub(crate) dry_run: bool,
@@ -250,7 +250,7 @@ pub(crate) struct ForceCompleteArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::Watch;
-use super::group::Meant;
+use super::group::Confirmation;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ParkedCommand {
@@ -71,5 +71,5 @@ pub(crate) struct ParkedDeleteArgs {
     #[command(flatten)]
     pub(crate) these: ParkedThese,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }

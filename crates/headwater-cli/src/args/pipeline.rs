@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use super::Watch;
-use super::group::Meant;
+use super::group::Confirmation;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PipelineCommand {
@@ -65,7 +65,7 @@ pub(crate) enum PipelineCommand {
 pub(crate) enum PipelineServiceCommand {
     /// List services with their state
     ///
-    /// Example: headwater pipeline service list --control 127.0.0.1:7411
+    /// Example: headwater pipeline service list --control 127.0.0.1:7413
     List(PipelineServiceListArgs),
     /// Start a service, or all that do not run
     ///
@@ -162,7 +162,7 @@ pub(crate) struct PipelineDropArgs {
     #[command(flatten)]
     pub(crate) one: PipelineOneRunArgs,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 /// Where the control API of a process is.

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use headwater::process::ProcessStatus;
 
 use super::Watch;
-use super::group::Meant;
+use super::group::Confirmation;
 use super::words::process_status;
 
 #[derive(Debug, Subcommand)]
@@ -112,5 +112,5 @@ pub(crate) struct ProcessFailArgs {
     #[command(flatten)]
     pub(crate) of: ProcessReasonArgs,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }

@@ -6,7 +6,7 @@ use headwater::topic::{Ordering, Partition, Semantics, Tracking};
 use serde::Serialize;
 
 use super::Watch;
-use super::group::Meant;
+use super::group::Confirmation;
 use super::words::{
     Millis, Retention, lanes, millis, number, ordering, partition, preset, retention, semantics, tracking,
 };
@@ -110,7 +110,7 @@ pub(crate) struct TopicRemoveArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) meant: Meant,
+    pub(crate) confirmation: Confirmation,
 }
 
 #[derive(Debug, clap::Args)]

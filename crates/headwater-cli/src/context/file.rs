@@ -67,7 +67,7 @@ fn path() -> Option<PathBuf> {
 }
 
 /// A URL for people: a password in it is replaced.
-pub(super) fn without_password(url: &str) -> String {
+pub(crate) fn without_password(url: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let base = match base.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)))
     {

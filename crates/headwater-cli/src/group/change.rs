@@ -101,10 +101,10 @@ pub(super) async fn seek(global: &Global, headwater: &Headwater, args: &SeekArgs
     let GroupArgs { topic, group } = &args.of;
     let groups = headwater.groups(topic);
     let mut to = args.to;
-    if !args.meant.yes {
+    if !args.confirmation.yes {
         let would = groups.seek(group, to, true).await?;
         print_moved(global, group, &would, true)?;
-        if args.meant.dry_run {
+        if args.confirmation.dry_run {
             return Ok(());
         }
         confirm::ask(&format!("move group {group} on topic {topic}?"))?;
@@ -184,9 +184,9 @@ pub(super) async fn force_complete(
     headwater: &Headwater,
     args: &ForceCompleteArgs,
 ) -> Result<()> {
-    if !args.meant.yes {
+    if !args.confirmation.yes {
         let found = given_up(global, headwater, args, true).await?;
-        if args.meant.dry_run || found == 0 {
+        if args.confirmation.dry_run || found == 0 {
             return Ok(());
         }
         confirm::ask(&format!("give these messages up for the dead groups of topic {}?", args.topic))?;

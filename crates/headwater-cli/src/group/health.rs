@@ -125,7 +125,7 @@ fn ago(age: Duration) -> String {
 }
 
 /// The state and health in one word: the state, if it is not active.
-fn status(group: &GroupHealth) -> String {
+pub(crate) fn status(group: &GroupHealth) -> String {
     match group.status.state {
         SubscriptionState::Active => verdict(group),
         state => [&[state.as_str()], &issues(group)[..]].concat().join(", "),

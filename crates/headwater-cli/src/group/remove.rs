@@ -5,14 +5,14 @@ use headwater::{Headwater, SubscriptionState};
 use serde_json::json;
 
 use super::change;
-use crate::args::{CancelArgs, Global, GroupArgs, Meant, RemoveArgs};
+use crate::args::{CancelArgs, Confirmation, Global, GroupArgs, RemoveArgs};
 use crate::confirm;
 use crate::output::Rows;
 
 pub(super) async fn cancel(global: &Global, headwater: &Headwater, args: &CancelArgs) -> Result<()> {
     let GroupArgs { topic, group } = &args.of;
     let question = format!("cancel group {group} on topic {topic}? Its leases are lost at once");
-    if !is_meant(global, headwater, &args.of, args.meant, &question).await? {
+    if !is_confirmed(global, headwater, &args.of, args.confirmation, &question).await? {
         return Ok(());
     }
     headwater.groups(topic).cancel(group).await?;
@@ -22,7 +22,7 @@ pub(super) async fn cancel(global: &Global, headwater: &Headwater, args: &Cancel
 pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &RemoveArgs) -> Result<()> {
     let GroupArgs { topic, group } = &args.of;
     let question = format!("remove group {group} on topic {topic} with its dead letters?");
-    if !is_meant(global, headwater, &args.of, args.meant, &question).await? {
+    if !is_confirmed(global, headwater, &args.of, args.confirmation, &question).await? {
         return Ok(());
     }
     let groups = headwater.groups(topic);
@@ -45,14 +45,14 @@ pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &Remove
 }
 
 /// Without `--yes`: shows what would be lost with the group and, unless it is a dry run, asks for confirmation.
-async fn is_meant(
+async fn is_confirmed(
     global: &Global,
     headwater: &Headwater,
     of: &GroupArgs,
-    meant: Meant,
+    confirmation: Confirmation,
     question: &str,
 ) -> Result<bool> {
-    if meant.yes {
+    if confirmation.yes {
         return Ok(true);
     }
     let status = headwater.groups(&of.topic).get(&of.group).await?.status;
@@ -79,7 +79,7 @@ async fn is_meant(
         json!(status.dead_letters),
     ]);
     rows.print(global.output)?;
-    if meant.dry_run {
+    if confirmation.dry_run {
         return Ok(false);
     }
     confirm::ask(question)?;

@@ -1,5 +1,6 @@
 //! `headwater pipeline run`: starts the services, shows how far they are, and sums up.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -94,20 +95,11 @@ fn stays(args: &PipelineRunArgs, pipeline: &RunningPipeline) -> bool {
 /// Shows progress until everything is done, a service fails or a stop is asked for.
 async fn watch(pipeline: &RunningPipeline, shows: &Shows, mut stop: Stop) -> headwater_pipeline::Result<()> {
     let mut shown = Shown::new("ticks");
-    let (mut former, mut read_at) = (pipeline.progress().await, Instant::now());
-    let mut finished = std::pin::pin!(pipeline.finished());
-    let ended = loop {
-        tokio::select! {
-            ended = &mut finished => break ended,
-            () = stop.asked() => break Ok(()),
-            () = tokio::time::sleep(POLL_EVERY) => {}
-        }
-        let progress = pipeline.progress().await;
-        let elapsed = read_at.elapsed();
-        shown.at(shows.done(&progress), shows.total(&progress), &shows.rates(&former, &progress, elapsed));
-        if elapsed >= Duration::from_secs(1) {
-            (former, read_at) = (progress, Instant::now());
-        }
+    // Side by side: a reading that takes long delays neither the end nor a stop.
+    let ended = tokio::select! {
+        ended = pipeline.finished() => ended,
+        () = stop.asked() => Ok(()),
+        never = show(pipeline, shows, &mut shown) => match never {},
     };
     let progress = pipeline.progress().await;
     shown.end(shows.done(&progress), shows.total(&progress), "");
@@ -115,6 +107,19 @@ async fn watch(pipeline: &RunningPipeline, shows: &Shows, mut stop: Stop) -> hea
         note(format_args!("{error}"));
     }
     ended
+}
+
+async fn show(pipeline: &RunningPipeline, shows: &Shows, shown: &mut Shown) -> Infallible {
+    let (mut former, mut read_at) = (pipeline.progress().await, Instant::now());
+    loop {
+        tokio::time::sleep(POLL_EVERY).await;
+        let progress = pipeline.progress().await;
+        let elapsed = read_at.elapsed();
+        shown.at(shows.done(&progress), shows.total(&progress), &shows.rates(&former, &progress, elapsed));
+        if elapsed >= Duration::from_secs(1) {
+            (former, read_at) = (progress, Instant::now());
+        }
+    }
 }
 
 /// Which stages this process has.
@@ -138,22 +143,22 @@ impl Shows {
         }
     }
 
-    /// The ticks of the last stage that this process has.
+    /// The ticks of the last stage that this process has: of the run where that is known, also those of earlier and other processes.
     fn done(&self, progress: &Progress) -> u64 {
         if self.has_environment {
-            progress.ticks_indexed
+            progress.run_ticks_indexed.unwrap_or(progress.ticks_indexed)
         } else if self.has_organisms {
             progress.organism_ticks_indexed
         } else if self.has_persistence {
             progress.ticks_persisted
         } else {
-            progress.ticks_published
+            progress.run_ticks_published
         }
     }
 
     /// All ticks that are to be made, or those that have been.
     fn total(&self, progress: &Progress) -> u64 {
-        progress.ticks_total.unwrap_or(progress.ticks_published).max(self.done(progress))
+        progress.ticks_total.unwrap_or(progress.run_ticks_published).max(self.done(progress))
     }
 
     /// Ticks per second of each stage, and what is left of it.
@@ -218,6 +223,10 @@ fn summary(shows: &Shows, progress: &Progress, took: Duration) -> Fields {
     if shows.has_organisms {
         stage(&mut fields, "organisms_indexed", progress.organism_ticks_indexed);
     }
+    if let Some(ticks) = progress.run_ticks_indexed {
+        // Since the start of the run; the stages above are of this process.
+        fields.said("run_ticks_indexed", json!(ticks), human::count(ticks));
+    }
     let lags: Vec<Value> = progress
         .lags
         .iter()
@@ -248,5 +257,33 @@ impl Drop for AddressFile {
             // Another process may have replaced or removed it.
             let _ = std::fs::remove_file(file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_counts_the_run_and_not_the_process() {
+        let shows = |has_environment| Shows {
+            has_source: true,
+            has_persistence: false,
+            has_environment,
+            has_organisms: false,
+        };
+        let progress = Progress {
+            ticks_total: Some(100),
+            ticks_published: 10,
+            run_ticks_published: 70,
+            ticks_indexed: 5,
+            run_ticks_indexed: Some(60),
+            ..Progress::default()
+        };
+        assert_eq!((shows(true).done(&progress), shows(false).done(&progress)), (60, 70));
+        let endless = Progress { ticks_total: None, ..progress };
+        assert_eq!(shows(true).total(&endless), 70);
+        let unknown = Progress { run_ticks_indexed: None, ..endless };
+        assert_eq!(shows(true).done(&unknown), 5);
     }
 }

@@ -13,7 +13,7 @@ pub(super) async fn delete(global: &Global, headwater: &Headwater, args: &TopicR
     let (topics, name) = (headwater.topics(), &args.name);
     let question = format!("delete topic {name} with everything it holds?");
     warn_of_cron_jobs(headwater, name).await;
-    if !args.meant.yes && !is_meant(global, headwater, args, &question).await? {
+    if !args.confirmation.yes && !is_confirmed(global, headwater, args, &question).await? {
         return Ok(());
     }
     let deleted = topics.delete(name, removal(args)).await.map_err(|error| with_force_hint(error, args))?;
@@ -25,7 +25,7 @@ pub(super) async fn delete(global: &Global, headwater: &Headwater, args: &TopicR
 pub(super) async fn purge(global: &Global, headwater: &Headwater, args: &TopicRemoveArgs) -> Result<()> {
     let (topics, name) = (headwater.topics(), &args.name);
     let question = format!("remove all messages of topic {name}?");
-    if !args.meant.yes && !is_meant(global, headwater, args, &question).await? {
+    if !args.confirmation.yes && !is_confirmed(global, headwater, args, &question).await? {
         return Ok(());
     }
     let purged = topics.purge(name, removal(args)).await.map_err(|error| with_force_hint(error, args))?;
@@ -49,7 +49,7 @@ async fn warn_of_cron_jobs(headwater: &Headwater, name: &str) {
 }
 
 /// Shows what would be removed and, unless it is a dry run, asks for confirmation.
-async fn is_meant(
+async fn is_confirmed(
     global: &Global,
     headwater: &Headwater,
     args: &TopicRemoveArgs,
@@ -61,7 +61,7 @@ async fn is_meant(
         let end = if args.force { "loses its leases" } else { "stop it first, or add --force" };
         note(format_args!("group {group} is served, processes: {processes}; {end}"));
     }
-    if args.meant.dry_run {
+    if args.confirmation.dry_run {
         return Ok(false);
     }
     confirm::ask(question)?;

@@ -13,7 +13,9 @@ use headwater::store::ParkedCommand;
 use super::*;
 
 /// What runs before an example that begins with these words.
-const BEFORE: [(&str, &[&str]); 10] = [
+const BEFORE: [(&str, &[&str]); 12] = [
+    ("headwater token rotate", &[TOKEN]),
+    ("headwater token revoke", &[TOKEN]),
     ("headwater pipeline runs", &[PIPELINE]),
     ("headwater pipeline drop", &[PIPELINE]),
     ("headwater pipeline storage", &[PIPELINE]),
@@ -32,21 +34,35 @@ const BEFORE: [(&str, &[&str]); 10] = [
 const ARCHIVE: &str = "env -u HEADWATER_NAMESPACE headwater topic create orders --store sqlite:archive.db";
 const RELAY: &str =
     "headwater relay add orders --to headwater+sqlite:archive.db?topic=orders --group archive --name archive";
+/// A token to change.
+const TOKEN: &str = "headwater token create shop --scope publish";
 /// A run to operate.
 const PIPELINE: &str = "headwater pipeline run --ticks 20 --quiet";
-/// Examples that may exit with another code than 0, as their help says. No pipeline runs whose services could be controlled.
-const OTHER_CODES: [(&str, i32); 4] = [
+/// Examples that may exit with another code than 0, as their help says. No pipeline runs whose services could be controlled, and there
+/// is no certificate.
+const OTHER_CODES: [(&str, i32); 5] = [
+    ("headwater serve --listen 0.0.0.0", 2),
     ("headwater doctor", 3),
     ("headwater bridge run", 1),
     ("headwater pipeline service", 1),
     ("headwater pipeline service", 2),
 ];
 /// Those on PostgreSQL.
-const OTHER_CODES_ON_POSTGRES: [(&str, i32); 3] =
-    [("headwater doctor", 3), ("headwater bridge run", 1), ("headwater topic auto-create off", 2)];
+const OTHER_CODES_ON_POSTGRES: [(&str, i32); 4] = [
+    ("headwater serve --listen 0.0.0.0", 2),
+    ("headwater doctor", 3),
+    ("headwater bridge run", 1),
+    ("headwater topic auto-create off", 2),
+];
 /// Examples that use no store: they run once.
-const WITHOUT_STORE: [&str; 5] =
-    ["headwater demo", "headwater completions", "headwater man", "headwater context", "headwater pipeline"];
+const WITHOUT_STORE: [&str; 6] = [
+    "headwater demo",
+    "headwater serve --demo",
+    "headwater completions",
+    "headwater man",
+    "headwater context",
+    "headwater pipeline",
+];
 
 /// The help of each command, from the outermost on.
 fn helps(place: &Place, path: &[String]) -> Vec<String> {
@@ -130,6 +146,10 @@ fn with_real_values(place: &Place, example: &str) -> String {
             id_of(&parked, "id")
         }
         word if word.starts_with("0199a1b2") => id_of(&letters, "id"),
+        // Not the port of a server that runs on this machine.
+        "127.0.0.1:7411" if example.starts_with("headwater serve") => "127.0.0.1:0".to_owned(),
+        "0.0.0.0:7411" => "0.0.0.0:0".to_owned(),
+        "--demo" => "--demo --listen 127.0.0.1:0".to_owned(),
         "postgres://localhost/shop" => "\"$HEADWATER_STORE\"".to_owned(),
         word => word.to_owned(),
     };
@@ -170,8 +190,8 @@ fn run(place: &Place, env: &[(&str, String)], example: &str) -> (ExitStatus, Str
 fn runs_until_stopped(example: &str) -> bool {
     let has = |word: &str| example.split(' ').any(|found| found == word);
     let ends = has("--max") || has("--wait") || has("--dry-run");
-    let relays = example.starts_with("headwater relay run");
-    relays
+    let serves = example.starts_with("headwater relay run") || example.starts_with("headwater serve");
+    serves
         || (example.starts_with("headwater pipeline run") && has("--service"))
         || has("--watch")
         || has("--follow")

@@ -101,6 +101,9 @@ fn services_of_a_running_pipeline_are_controlled() {
     assert!(place.out(&["pipeline", "service", "list"]).contains("environment-indexer"));
     let unknown = refusal(&place.run(&["pipeline", "service", "stop", "sauce"]), 2);
     assert!(unknown.contains("no service \"sauce\" in this process; it has query"), "{unknown}");
+    let second = refusal(&place.run(&["pipeline", "run", "--ticks", "5"]), 2);
+    let owner = format!("another process ({}) runs service source there", child.id());
+    assert!(second.contains("is in use") && second.contains(&owner), "{second}");
     let used = refusal(&place.run(&["pipeline", "drop", "newest", "--yes"]), 2);
     assert!(used.contains("is used by 1 process"), "{used}");
 
@@ -117,6 +120,8 @@ fn services_of_a_running_pipeline_are_controlled() {
     let made = summary["made"]["ticks"].as_u64().unwrap();
     let continued = make_run(&place, &(made + 20).to_string());
     assert_eq!(continued["run"], run);
+    assert!(continued["made"]["ticks"].as_u64().unwrap() < made + 20, "{continued}");
+    assert_eq!(continued["run_ticks_indexed"], made + 20, "of the run, not of this process");
     assert_eq!(place.one(&["pipeline", "runs"])["state"], "ENDED");
 }
 

@@ -5,6 +5,7 @@
 //! tick is acked or given up; the consumer extends its lease meanwhile. The number of calls is the number of ticks that a file may have,
 //! so a process holds no more of the queue than it can write next.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::reader::{Reader, Seen};
-use super::topic::{STOP_GRACE, decode};
+use super::topic::{STOP_GRACE, decode, settled};
 use super::{BindingHandle, QUEUE_GROUP};
 use crate::backoff::Backoff;
 use crate::claim_check::ClaimChecks;
 use crate::contracts::TickData;
 use crate::error::{Error, ErrorCode, Result};
-use crate::resource::{Claim, TickClaims, TickQueueReader};
+use crate::resource::{Claim, TickClaims, TickQueueReader, Verdict};
 use crate::runs::RunStore;
 
 /// How long ticks that come again wait for others of their lease: those are being handed out at this moment.
@@ -34,9 +35,9 @@ const FILE_ATTEMPTS: u32 = 3;
 struct Held {
     tick: TickData,
     bytes: usize,
-    is_redelivered: bool,
-    /// Sent for an ack; dropped to give the tick back.
-    done: oneshot::Sender<()>,
+    attempt: u32,
+    /// What becomes of it; dropped to give the tick back.
+    done: oneshot::Sender<Verdict>,
 }
 
 /// Takes ticks from a queue.
@@ -98,7 +99,7 @@ impl TickReceiver {
     fn gather(&mut self, held: Held) {
         let now = Instant::now();
         self.first_at.get_or_insert(now);
-        if held.is_redelivered {
+        if held.attempt > 1 {
             self.redelivered_at.get_or_insert(now);
         }
         self.gathered.push(held);
@@ -123,11 +124,11 @@ impl TickReceiver {
         if !self.gathered.is_empty() {
             let now = Instant::now();
             self.first_at = Some(now);
-            self.redelivered_at = self.gathered.iter().any(|held| held.is_redelivered).then_some(now);
+            self.redelivered_at = self.gathered.iter().any(|held| held.attempt > 1).then_some(now);
         }
-        let is_redelivered = taken.iter().any(|held| held.is_redelivered);
+        let attempts = taken.iter().map(|held| held.attempt).collect();
         let (ticks, done) = taken.into_iter().map(|held| (held.tick, held.done)).unzip();
-        TickClaims { ticks, is_redelivered, claim: Box::new(Acks { done, seen: Arc::clone(&self.seen) }) }
+        TickClaims { ticks, attempts, claim: Box::new(Acks { done, seen: Arc::clone(&self.seen) }) }
     }
 }
 
@@ -155,12 +156,11 @@ async fn hold(
         }
     };
     let (done, acked) = oneshot::channel();
-    let held = Held { tick, bytes, is_redelivered: context.attempt() > 1, done };
-    if sender.send(held).await.is_err() || acked.await.is_err() {
+    let held = Held { tick, bytes, attempt: context.attempt(), done };
+    if sender.send(held).await.is_err() {
         return Err(headwater::Release.into());
     }
-    seen.done(1);
-    Ok(())
+    settled(seen, acked.await.unwrap_or(Verdict::GiveBack))
 }
 
 /// The tick of a message, and its size. Storage that is away is waited for: it costs no attempt.
@@ -212,9 +212,9 @@ impl TickQueueReader for TickReceiver {
     }
 }
 
-/// Acks the ticks of one file.
+/// Settles the ticks of one file.
 struct Acks {
-    done: Vec<oneshot::Sender<()>>,
+    done: Vec<oneshot::Sender<Verdict>>,
     seen: Arc<Seen>,
 }
 
@@ -222,8 +222,11 @@ struct Acks {
 impl Claim for Acks {
     /// The calls return, and their acks are stored with the next settlement of the consumer. A crash before that repeats the ticks, which are
     /// then in two files: harmless.
-    async fn ack(self: Box<Self>) -> Result<()> {
-        let gone = self.done.into_iter().filter_map(|done| done.send(()).err()).count();
+    async fn settle(self: Box<Self>, others: Vec<(usize, Verdict)>) -> Result<()> {
+        let mut others: HashMap<usize, Verdict> = others.into_iter().collect();
+        let sent = self.done.into_iter().enumerate();
+        let gone = sent.filter_map(|(at, done)| done.send(others.remove(&at).unwrap_or(Verdict::Done)).err());
+        let gone = gone.count();
         if gone == 0 {
             return Ok(());
         }

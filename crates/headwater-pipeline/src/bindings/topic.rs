@@ -117,7 +117,12 @@ async fn call<T: prost::Name + Default>(
         }
     };
     let delivery = Delivery { offset: message.offset.0, attempt: context.attempt() };
-    match handler.handle(value, delivery).await {
+    settled(seen, handler.handle(value, delivery).await)
+}
+
+/// Headwater's word for what a service returned on a message.
+pub(super) fn settled(seen: &Seen, verdict: Verdict) -> headwater::HandlerResult {
+    match verdict {
         Verdict::Done => {
             seen.done(1);
             Ok(())

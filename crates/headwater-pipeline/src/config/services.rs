@@ -9,8 +9,9 @@ use super::uri::{Binding, Usage};
 use crate::cells::Compression;
 use crate::error::Result;
 use crate::index::{STRATEGY_DEFAULT, TILE_SIZE_DEFAULT};
-use crate::indexer::{IndexerOptions, MetadataIndexerOptions};
-use crate::persistence::{MetadataPersistenceOptions, PersistenceOptions};
+use crate::indexer::IndexerOptions;
+use crate::metadata::MetadataOptions;
+use crate::persistence::PersistenceOptions;
 use crate::source::SourceOptions;
 
 /// What a service is.
@@ -140,9 +141,9 @@ pub enum ServiceOptions {
     /// Of the persistence of ticks.
     Persistence(PersistenceOptions),
     /// Of the persistence of metadata.
-    MetadataPersistence(MetadataPersistenceOptions),
+    MetadataPersistence(MetadataOptions),
     /// Of the indexer of metadata.
-    MetadataIndexer(MetadataIndexerOptions),
+    MetadataIndexer(MetadataOptions),
     /// Of the indexer of cells.
     Environment(IndexerOptions, EnvironmentOptions),
     /// Of the indexer of organisms.
@@ -302,16 +303,15 @@ fn options(
                     .number("batch_size", 1..=100_000)?
                     .map_or(default.batch_size, |n| n as usize),
                 batch_timeout_ms: milliseconds(table, "batch_timeout_ms", default.batch_timeout_ms)?,
+                batch_attempts: attempts(table)?,
             })
         }
-        ServiceType::MetadataPersistence => ServiceOptions::MetadataPersistence(MetadataPersistenceOptions {
-            run_id,
-            batch_attempts: attempts(table)?,
-        }),
-        ServiceType::MetadataIndexer => ServiceOptions::MetadataIndexer(MetadataIndexerOptions {
-            run_id,
-            batch_attempts: attempts(table)?,
-        }),
+        ServiceType::MetadataPersistence => {
+            ServiceOptions::MetadataPersistence(MetadataOptions { run_id, batch_attempts: attempts(table)? })
+        }
+        ServiceType::MetadataIndexer => {
+            ServiceOptions::MetadataIndexer(MetadataOptions { run_id, batch_attempts: attempts(table)? })
+        }
         ServiceType::EnvironmentIndexer => {
             ServiceOptions::Environment(indexer(table, run_id)?, environment(table)?)
         }

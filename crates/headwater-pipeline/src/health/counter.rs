@@ -56,10 +56,14 @@ macro_rules! counters {
 counters! {
     /// Ticks that the source published; a tick that is published twice counts twice.
     TicksPublished ticks_published,
+    /// Ticks that were published before the source's start, by its checkpoint.
+    TicksResumed ticks_resumed,
     /// Checkpoints that the source wrote.
     CheckpointsWritten checkpoints_written,
     /// Ticks in files that were written and announced.
     TicksPersisted ticks_persisted,
+    /// Ticks that storage refused for good: dead letters.
+    TicksBuried ticks_buried,
     /// Batches written: files by persistence, flushes by a binding of the index.
     BatchesWritten batches_written,
     /// Bytes of files, or of rows.

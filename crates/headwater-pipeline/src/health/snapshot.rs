@@ -1,14 +1,14 @@
 //! Figures at one moment, for programs: serde writes them as the control API shows them.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use headwater::health::RecordedError;
+use headwater::health::{Durations, RecordedError};
 use metrics::Label;
 use serde::{Deserialize, Serialize};
 
 use super::counter::{Counter, Counts};
-use super::{ERRORS_KEPT, Health, lock, window};
+use super::{ERRORS_KEPT, Health, lock};
 
 /// The figures of a service or a binding, or their sum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct HealthSnapshot {
     pub last_errors: Vec<RecordedError>,
 }
 
-/// Durations of writes in milliseconds.
+/// Durations of writes in milliseconds, within 5 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// The median.
@@ -68,7 +68,7 @@ pub struct PoolFigures {
 
 /// Adds up what bindings have recorded. Names are those of the first.
 pub(super) fn sum<'a>(parts: impl IntoIterator<Item = &'a Health>) -> HealthSnapshot {
-    let (mut sum, mut writes) = (HealthSnapshot::default(), window::empty());
+    let (mut sum, mut writes) = (HealthSnapshot::default(), Durations::default());
     for (nth, part) in parts.into_iter().enumerate() {
         let now_ms = part.now_ms();
         if nth == 0 {
@@ -81,7 +81,7 @@ pub(super) fn sum<'a>(parts: impl IntoIterator<Item = &'a Health>) -> HealthSnap
         }
         sum.cells_per_second += part.cells.per_second(now_ms);
         sum.batches_per_second += part.batches.per_second(now_ms);
-        part.writes.add_to(&mut writes, now_ms);
+        writes.add(&part.writes, now_ms);
         sum.buffer_ticks += part.buffer_ticks.load(Ordering::Relaxed);
         sum.buffer_bytes += part.buffer_bytes.load(Ordering::Relaxed);
         if let Some(pool) = *lock(&part.pool) {
@@ -98,15 +98,10 @@ pub(super) fn sum<'a>(parts: impl IntoIterator<Item = &'a Health>) -> HealthSnap
     sum
 }
 
-fn latency(writes: &Histogram<u32>) -> Option<Latency> {
-    // Recorded in microseconds; exact up to 2^53.
-    let at = |quantile| writes.value_at_quantile(quantile) as f64 / 1_000.0;
-    (!writes.is_empty()).then(|| Latency {
-        p50_ms: at(0.5),
-        p95_ms: at(0.95),
-        p99_ms: at(0.99),
-        avg_ms: writes.mean() / 1_000.0,
-    })
+fn latency(writes: &Durations) -> Option<Latency> {
+    let ms = |duration: Duration| duration.as_secs_f64() * 1_000.0;
+    let (at, mean) = (writes.percentiles()?, writes.mean()?);
+    Some(Latency { p50_ms: ms(at.p50), p95_ms: ms(at.p95), p99_ms: ms(at.p99), avg_ms: ms(mean) })
 }
 
 impl HealthSnapshot {

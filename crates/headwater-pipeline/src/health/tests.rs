@@ -26,7 +26,7 @@ async fn figures_are_shown_without_an_exporter() {
     assert_eq!((seen.buffer_ticks, seen.buffer_bytes), (50, 4_096));
     let latency = seen.write_latency.expect("one write");
     for ms in [latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.avg_ms] {
-        assert!((ms - 20.0).abs() < 0.2, "{latency:?}");
+        assert!((ms - 20.0).abs() < 1.0, "{latency:?}");
     }
     assert_eq!(seen.pool.expect("set").total, 3);
 

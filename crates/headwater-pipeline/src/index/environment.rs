@@ -65,6 +65,15 @@ impl Index {
         Ok(all)
     }
 
+    /// How many ticks have their cells indexed. Reads all of them: for now and then.
+    pub async fn tick_count(&self) -> Result<u64> {
+        let mut count = 0;
+        for strategy in self.strategies() {
+            count += strategy.tick_count(self.database()).await?;
+        }
+        Ok(count)
+    }
+
     /// The first `limit` ticks of a range whose cells are indexed, rising.
     pub async fn ticks(&self, range: RangeInclusive<i64>, limit: u64) -> Result<Vec<i64>> {
         let mut all = Vec::new();

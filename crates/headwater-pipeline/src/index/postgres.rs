@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorCode, Result};
 mod connect;
 mod fault;
 mod statement;
-mod tls;
 
 /// How long a flush may take, and a read. The server ends its part by its own time-out, a little earlier.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);

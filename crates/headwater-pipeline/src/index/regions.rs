@@ -116,6 +116,12 @@ impl StorageStrategy for Regions {
         }
     }
 
+    async fn tick_count(&self, database: &dyn Database) -> Result<u64> {
+        let query = Query::new("SELECT count(*) FROM @regions WHERE tile = $1").bind(MARKER);
+        let rows = database.query(query).await?;
+        rows.first().map_or(Ok(0), |row| row.integer(0).map(i64::unsigned_abs))
+    }
+
     async fn ticks(
         &self,
         database: &dyn Database,

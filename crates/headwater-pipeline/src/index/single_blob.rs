@@ -69,6 +69,11 @@ impl StorageStrategy for SingleBlob {
         }
     }
 
+    async fn tick_count(&self, database: &dyn Database) -> Result<u64> {
+        let rows = database.query(Query::new("SELECT count(*) FROM @environment_ticks")).await?;
+        rows.first().map_or(Ok(0), |row| row.integer(0).map(i64::unsigned_abs))
+    }
+
     async fn ticks(
         &self,
         database: &dyn Database,

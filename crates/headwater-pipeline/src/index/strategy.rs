@@ -37,6 +37,11 @@ pub trait StorageStrategy: Send + Sync {
     /// The first and the last tick that are stored.
     async fn tick_range(&self, database: &dyn Database) -> Result<Option<(i64, i64)>>;
 
+    /// How many ticks are stored. Counts a list of them unless a strategy knows better.
+    async fn tick_count(&self, database: &dyn Database) -> Result<u64> {
+        Ok(self.ticks(database, 0..=i64::MAX, i64::MAX.unsigned_abs()).await?.len() as u64)
+    }
+
     /// The first `limit` ticks of a range that are stored, rising.
     async fn ticks(
         &self,

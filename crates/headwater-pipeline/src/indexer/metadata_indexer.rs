@@ -6,157 +6,76 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 
-use crate::backoff::{Backoff, wait_out};
-use crate::contracts::{MetadataInfo, RunInfo};
+use crate::contracts::MetadataInfo;
 use crate::error::{Error, ErrorCode, Result};
-use crate::follow::{Follower, ServeRun, check_run, serve_topic};
+use crate::follow::check_run;
 use crate::health::{Counter, Health};
+use crate::metadata::{MetadataService, ServeMetadata, Work};
 use crate::resource::{
-    BatchStorageRead, Bind, Delivery, Handler, MetadataIndexerBindings, MetadataWrite, RunDirectory, Verdict,
+    Backlog, BatchStorageRead, Closer, MetadataIndexerBindings, MetadataWrite, TopicReader,
 };
-use crate::service::{Service, Stop};
-
-/// The options of the metadata indexer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MetadataIndexerOptions {
-    /// The only run to index; without it the newest one is followed.
-    pub run_id: Option<String>,
-    /// How often metadata that is broken is tried before it becomes a dead letter.
-    pub batch_attempts: u32,
-}
-
-impl Default for MetadataIndexerOptions {
-    fn default() -> Self {
-        MetadataIndexerOptions { run_id: None, batch_attempts: 3 }
-    }
-}
+use crate::service::Stop;
 
 /// The service that writes metadata into the index.
-pub struct MetadataIndexer {
-    follower: Follower,
-    bind: Arc<dyn Bind<MetadataIndexerBindings>>,
-    batch_attempts: u32,
-    health: Arc<Health>,
-}
+pub type MetadataIndexer = MetadataService<MetadataIndexerBindings>;
 
-impl MetadataIndexer {
-    /// An indexer that is not running yet. Refuses a blank name and options that cannot work.
-    pub fn new(
-        name: &str,
-        directory: Arc<dyn RunDirectory>,
-        bind: Arc<dyn Bind<MetadataIndexerBindings>>,
-        options: MetadataIndexerOptions,
-    ) -> Result<Self> {
-        if options.batch_attempts == 0 {
-            return Err(Error::invalid(format!("service {name}: batch_attempts is 0, expected at least 1")));
-        }
-        let health = Arc::new(Health::of_service(name));
-        let follower = Follower::new(name, directory, options.run_id, Arc::clone(&health))?;
-        Ok(MetadataIndexer { follower, bind, batch_attempts: options.batch_attempts, health })
-    }
+#[async_trait]
+impl ServeMetadata for MetadataIndexerBindings {
+    type Message = MetadataInfo;
 
-    async fn index(&self, run_id: &str, bindings: &MetadataIndexerBindings, stop: &mut Stop) -> Result<()> {
-        let create = || bindings.index.create_schema();
-        let created = wait_out("schema preparation", &self.health, stop, create).await.map_err(|error| {
-            Error::permanent(
-                ErrorCode::SchemaSetupFailed,
-                format!("schema of run {run_id} not prepared: {error}"),
-            )
+    async fn prepare(&self, run_id: &str) -> Result<()> {
+        self.index.create_schema().await.map_err(|error| match error.is_transient() {
+            true => error,
+            false => {
+                let text = format!("schema of run {run_id} not prepared: {error}");
+                Error::permanent(ErrorCode::SchemaSetupFailed, text)
+            }
         })?;
-        if created.is_none() {
-            return Ok(());
-        }
         tracing::info!(run = run_id, "schema ready");
-        let handler = MetadataHandler {
+        Ok(())
+    }
+
+    fn upstream(&self) -> (&dyn TopicReader<MetadataInfo>, Option<&dyn Backlog>) {
+        (&*self.announcements, self.upstream.as_deref())
+    }
+
+    fn work(&self, run_id: &str, health: &Arc<Health>, _stop: &Stop) -> Box<dyn Work<MetadataInfo>> {
+        Box::new(IndexMetadata {
             run_id: run_id.to_owned(),
-            storage: Arc::clone(&bindings.storage),
-            index: Arc::clone(&bindings.index),
-            batch_attempts: self.batch_attempts,
-            health: Arc::clone(&self.health),
-            stop: stop.clone(),
-        };
-        let (topic, upstream) = (&*bindings.announcements, bindings.upstream.as_deref());
-        serve_topic(&self.follower, run_id, topic, Arc::new(handler), upstream, stop).await
-    }
-}
-
-#[async_trait]
-impl ServeRun for MetadataIndexer {
-    async fn serve_run(&self, run: &RunInfo, stop: &mut Stop) -> Result<()> {
-        let open = || self.bind.bind(run);
-        let Some(bindings) = wait_out("opening of bindings", &self.health, stop, open).await? else {
-            return Ok(());
-        };
-        let indexed = self.index(&run.run_id, &bindings, stop).await;
-        bindings.closer.close().await;
-        indexed
-    }
-}
-
-#[async_trait]
-impl Service for MetadataIndexer {
-    async fn run(&self, stop: Stop) -> Result<()> {
-        self.follower.serve_runs(self, stop).await
+            storage: Arc::clone(&self.storage),
+            index: Arc::clone(&self.index),
+            health: Arc::clone(health),
+        })
     }
 
-    fn health(&self) -> Arc<Health> {
-        Arc::clone(&self.health)
+    fn into_closer(self) -> Box<dyn Closer> {
+        self.closer
     }
 }
 
 /// Indexes the metadata of one run.
-struct MetadataHandler {
+struct IndexMetadata {
     run_id: String,
     storage: Arc<dyn BatchStorageRead>,
     index: Arc<dyn MetadataWrite>,
-    batch_attempts: u32,
     health: Arc<Health>,
-    stop: Stop,
-}
-
-impl MetadataHandler {
-    async fn index(&self, info: &MetadataInfo) -> Result<()> {
-        check_run(&self.run_id, &info.run_id, &format!("metadata {}", info.storage_key))?;
-        let metadata = self.storage.read_metadata(info).await.inspect_err(|_| {
-            self.health.count(Counter::ReadErrors, 1);
-        })?;
-        check_run(&self.run_id, &metadata.run_id, &format!("the file {}", info.storage_key))?;
-        self.index
-            .insert_metadata(&metadata)
-            .await
-            .inspect_err(|_| self.health.count(Counter::WriteErrors, 1))
-    }
 }
 
 #[async_trait]
-impl Handler<MetadataInfo> for MetadataHandler {
-    async fn handle(&self, info: MetadataInfo, delivery: Delivery) -> Verdict {
-        let (run, key, attempt) = (&self.run_id, &info.storage_key, delivery.attempt);
-        tracing::debug!(run, key, attempt, "metadata received");
-        let (mut backoff, mut stop) = (Backoff::new(), self.stop.clone());
-        loop {
-            let Err(error) = self.index(&info).await else {
-                self.health.count(Counter::BatchesProcessed, 1);
-                return Verdict::Done;
-            };
-            self.health.record_error(&error, format_args!("metadata {key}"));
-            tracing::warn!(run, key, attempt, code = %error.code(), %error, "metadata not indexed");
-            if error.is_transient() {
-                if !backoff.wait(&mut stop).await {
-                    return Verdict::GiveBack;
-                }
-                continue;
-            }
-            self.health.count(Counter::BatchesFailed, 1);
-            let reason = format!("metadata {key}: {}: {error}", error.code());
-            if attempt < self.batch_attempts {
-                return Verdict::Retry(reason);
-            }
-            self.health.count(Counter::BatchesBuried, 1);
-            return Verdict::Bury(reason);
-        }
+impl Work<MetadataInfo> for IndexMetadata {
+    fn name(&self, info: &MetadataInfo) -> String {
+        format!("metadata {}", info.storage_key)
+    }
+
+    async fn work(&self, info: &MetadataInfo) -> Result<bool> {
+        check_run(&self.run_id, &info.run_id, &self.name(info))?;
+        let read = self.storage.read_metadata(info).await;
+        let metadata = read.inspect_err(|_| self.health.count(Counter::ReadErrors, 1))?;
+        check_run(&self.run_id, &metadata.run_id, &format!("the file {}", info.storage_key))?;
+        let written = self.index.insert_metadata(&metadata).await;
+        written.inspect_err(|_| self.health.count(Counter::WriteErrors, 1))?;
+        self.health.count(Counter::BatchesProcessed, 1);
+        Ok(true)
     }
 }

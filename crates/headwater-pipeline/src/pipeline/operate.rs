@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use headwater::Headwater;
-use jiff::Timestamp;
 
-use super::bind::claim_checks;
+use super::sweep::sweep_run;
 use super::{Shared, open_storages};
 use crate::bindings::type_is;
 use crate::cells::Cell;
-use crate::claim_check::{Sweeper, Swept};
+use crate::claim_check::Swept;
 use crate::config::{Config, Resource, ServiceOptions};
 use crate::contracts::{BatchInfo, RunInfo};
 use crate::error::{Error, ErrorCode, Result};
@@ -21,7 +20,7 @@ use crate::world::World;
 
 /// Operates the runs of a configuration. Starts no service.
 pub struct Operator {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Operator {
@@ -110,25 +109,10 @@ impl Operator {
             Some(run_id) => vec![self.shared.runs.get(run_id).await?],
             None => self.runs().await?,
         };
-        let queues = || {
-            self.shared.config.resources.iter().filter_map(|config| match &config.resource {
-                Resource::Queue(queue) => Some(queue),
-                _ => None,
-            })
-        };
         let mut swept = Vec::new();
         for run in runs {
-            let Some(store) = self.shared.runs.stores().inspect(&run).await? else { continue };
-            // The folder of a run is the same for all its queues.
-            if let Some(queue) = queues().next()
-                && let Some(checks) = claim_checks(&self.shared, queue, &run.run_id)?
-            {
-                let result = Sweeper::new(store.clone(), checks).sweep(Timestamp::now()).await;
-                let _ = store.close().await;
-                swept.push((run.run_id, result?));
-            } else {
-                let _ = store.close().await;
-            }
+            let found = sweep_run(&self.shared, &run).await?;
+            swept.push((run.run_id, found.unwrap_or_default()));
         }
         Ok(swept)
     }

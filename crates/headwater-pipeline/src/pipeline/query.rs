@@ -1,20 +1,22 @@
-//! The query API and its page as a service.
+//! The query API and its page: as a service, and as a router for a larger server.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::Router;
 use tokio::net::TcpListener;
 
-use super::Shared;
+use super::{Operator, RunningPipeline, Shared};
 use crate::bindings::BindingHandle;
 use crate::config::{Binding, QueryOptions, Resource, ServiceConfig};
 use crate::contracts::RunInfo;
+use crate::control;
 use crate::error::{Error, ErrorCode, Result};
 use crate::health::Health;
 use crate::index::{Index, IndexOptions};
-use crate::query::{self, OpenIndexes, QueryState, RunCatalog};
+use crate::query::{self, OpenIndexes, QUERY_BYTES_MAX_DEFAULT, QueryState, RunCatalog};
 use crate::resource::RunDirectory;
 use crate::runs::Directory;
 use crate::service::{Service, Stop};
@@ -24,6 +26,8 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// Indexes that are open at a time.
 const INDEXES_MAX: usize = 16;
+/// Those of a larger server, which shows the newest run above all. One that is open keeps its file although its run is dropped.
+const INDEXES_SHOWN_MAX: usize = 2;
 
 /// Runs as they are registered.
 struct Catalog {
@@ -64,6 +68,55 @@ impl RunCatalog for Catalog {
         let index = binding.record("open index", async { self.indexes.get(run_id) }).await?;
         binding.set_pool(&index);
         Ok(index)
+    }
+}
+
+/// Runs as they are registered, without a service: nothing is measured.
+struct Registered {
+    directory: Directory,
+    indexes: OpenIndexes,
+}
+
+#[async_trait]
+impl RunCatalog for Registered {
+    async fn runs(&self) -> Result<Vec<RunInfo>> {
+        self.directory.list().await
+    }
+
+    async fn run(&self, run_id: &str) -> Result<Option<RunInfo>> {
+        self.directory.run(run_id).await
+    }
+
+    async fn index(&self, run_id: &str) -> Result<Index> {
+        self.indexes.get(run_id)
+    }
+}
+
+async fn router(shared: &Shared) -> Result<Router> {
+    let index = shared.config.index()?;
+    let options = IndexOptions {
+        strategies: shared.strategies.clone(),
+        connections_max: index.values.connections_max,
+        connections_idle_min: 0,
+        ..IndexOptions::default()
+    };
+    let indexes = OpenIndexes::new(&index.url, &options, INDEXES_SHOWN_MAX);
+    let catalog = Registered { directory: shared.runs.directory().await?, indexes };
+    Ok(query::router(QueryState::new(Arc::new(catalog), QUERY_BYTES_MAX_DEFAULT)))
+}
+
+impl Operator {
+    /// The query API with its page, to be nested under a path of a larger server. It answers as long as this is open.
+    pub async fn router(&self) -> Result<Router> {
+        router(&self.shared).await
+    }
+}
+
+impl RunningPipeline {
+    /// The same, with what this process runs: `GET /services` and `GET /resources`, as the control API has them.
+    pub async fn router(&self) -> Result<Router> {
+        let running = control::reading(Arc::clone(&self.manager), Arc::clone(&self.shared.bindings));
+        Ok(router(&self.shared).await?.merge(running))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Runs, their metadata and the ticks that are indexed.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -103,6 +105,7 @@ struct Metadata {
     environment: Environment,
     sampling_interval: u64,
     resolved_config: String,
+    molecule_types: BTreeMap<u32, String>,
 }
 
 #[derive(Serialize)]
@@ -137,6 +140,7 @@ pub(super) async fn metadata(
         },
         sampling_interval: metadata.sampling_interval,
         resolved_config: metadata.resolved_config,
+        molecule_types: metadata.molecule_types,
     })
 }
 

@@ -284,10 +284,8 @@ pub(super) fn sync_directory(directory: &FilePath) -> std::io::Result<()> {
 fn failed(code: ErrorCode, key: &str, error: &StoreError) -> Error {
     let text = format!("file {key}: {error}");
     match error {
-        StoreError::InvalidPath { .. }
-        | StoreError::NotSupported { .. }
-        | StoreError::NotImplemented { .. }
-        | StoreError::UnknownConfigurationKey { .. } => Error::permanent(code, text),
+        StoreError::InvalidPath { .. } => Error::permanent(code, text),
+        // Also of a store that is set up wrong: no message is at fault, so none may be buried for it.
         _ => Error::transient(code, text),
     }
 }

@@ -104,12 +104,23 @@ fn choose_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
+/// Services wait outages out themselves, with a record of each failure; the client repeats only what fails by chance. Its own patience,
+/// minutes of it, would hold up a stop.
+#[cfg(feature = "cloud")]
+fn retries() -> object_store::RetryConfig {
+    object_store::RetryConfig {
+        max_retries: 2,
+        retry_timeout: std::time::Duration::from_secs(10),
+        ..object_store::RetryConfig::default()
+    }
+}
+
 /// Opens one kind of store: environment variables first, then options, which are refused if the store does not know them.
 #[cfg(feature = "cloud")]
 macro_rules! open_with {
     ($builder:ty, $key:ty, $url:expr, $options:expr) => {{
         choose_cryptography();
-        let mut builder = <$builder>::from_env().with_url($url);
+        let mut builder = <$builder>::from_env().with_url($url).with_retry(retries());
         for (name, value) in $options {
             let key: $key = name
                 .parse()

@@ -1,6 +1,6 @@
 //! A tick queue in memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Faults, lock};
 use crate::contracts::TickData;
 use crate::error::{Error, ErrorCode, Result};
-use crate::resource::{Claim, TickClaims, TickQueueReader};
+use crate::resource::{Claim, TickClaims, TickQueueReader, Verdict};
 
 /// Ticks in memory. Clones are readers of the same queue.
 #[derive(Clone, Default)]
@@ -26,16 +26,17 @@ pub struct MemoryQueue {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<TickData>,
+    waiting: VecDeque<(TickData, u32)>,
     held: u64,
     acked: Vec<i64>,
+    buried: Vec<(i64, String)>,
     first_at: Option<Instant>,
 }
 
 impl MemoryQueue {
     /// Adds ticks.
     pub fn push(&self, ticks: impl IntoIterator<Item = TickData>) {
-        lock(&self.state).waiting.extend(ticks);
+        lock(&self.state).waiting.extend(ticks.into_iter().map(|tick| (tick, 1)));
         self.changed.notify_waiters();
     }
 
@@ -44,10 +45,20 @@ impl MemoryQueue {
         lock(&self.state).acked.clone()
     }
 
-    /// Ticks that are not acked.
+    /// The numbers of ticks that became dead letters, with the reasons.
+    pub fn buried(&self) -> Vec<(i64, String)> {
+        lock(&self.state).buried.clone()
+    }
+
+    /// Ticks that are not settled.
     pub fn unsettled(&self) -> u64 {
         let state = lock(&self.state);
         state.waiting.len() as u64 + state.held
+    }
+
+    /// Waits until so many ticks are buried.
+    pub async fn until_buried(&self, count: usize) {
+        super::topic::until("ticks to be buried", &self.changed, || self.buried().len() >= count).await;
     }
 
     /// Waits until so many ticks are acked.
@@ -72,16 +83,13 @@ impl TickQueueReader for MemoryQueue {
                 let deadline = first_at.unwrap_or(begun) + at_most;
                 if state.waiting.len() >= max || Instant::now() >= deadline {
                     let count = state.waiting.len().min(max);
-                    let ticks: Vec<_> = state.waiting.drain(..count).collect();
+                    let taken: Vec<_> = state.waiting.drain(..count).collect();
                     state.held += count as u64;
                     state.first_at = None;
-                    let claim = MemoryClaim { queue: self.clone(), ticks: ticks.clone(), is_acked: false };
                     drop(state);
-                    return Ok((count > 0).then(|| TickClaims {
-                        ticks,
-                        is_redelivered: false,
-                        claim: Box::new(claim),
-                    }));
+                    let (ticks, attempts) = taken.iter().cloned().unzip();
+                    let claim = Box::new(MemoryClaim { queue: self.clone(), ticks: taken });
+                    return Ok((count > 0).then_some(TickClaims { ticks, attempts, claim }));
                 }
                 deadline
             };
@@ -103,20 +111,27 @@ impl TickQueueReader for MemoryQueue {
 
 struct MemoryClaim {
     queue: MemoryQueue,
-    ticks: Vec<TickData>,
-    is_acked: bool,
+    /// Those that are not settled, with their attempts.
+    ticks: Vec<(TickData, u32)>,
 }
 
 #[async_trait]
 impl Claim for MemoryClaim {
-    async fn ack(mut self: Box<Self>) -> Result<()> {
+    async fn settle(mut self: Box<Self>, others: Vec<(usize, Verdict)>) -> Result<()> {
         if let Err(error) = self.queue.acks.meet().await {
             return Err(Error::transient(ErrorCode::AckFailed, error));
         }
-        self.is_acked = true;
+        let mut others: HashMap<usize, Verdict> = others.into_iter().collect();
         let mut state = lock(&self.queue.state);
-        state.held -= self.ticks.len() as u64;
-        state.acked.extend(self.ticks.iter().map(|tick| tick.tick_number));
+        for (at, (tick, attempt)) in std::mem::take(&mut self.ticks).into_iter().enumerate() {
+            state.held -= 1;
+            match others.remove(&at).unwrap_or(Verdict::Done) {
+                Verdict::Done => state.acked.push(tick.tick_number),
+                Verdict::Retry(_) => state.waiting.push_back((tick, attempt + 1)),
+                Verdict::GiveBack => state.waiting.push_back((tick, attempt)),
+                Verdict::Bury(reason) => state.buried.push((tick.tick_number, reason)),
+            }
+        }
         drop(state);
         self.queue.changed.notify_waiters();
         Ok(())
@@ -125,9 +140,6 @@ impl Claim for MemoryClaim {
 
 impl Drop for MemoryClaim {
     fn drop(&mut self) {
-        if self.is_acked {
-            return;
-        }
         let mut state = lock(&self.queue.state);
         state.held -= self.ticks.len() as u64;
         for tick in self.ticks.drain(..).rev() {

@@ -85,6 +85,10 @@ impl BatchStorageWrite for MemoryStorage {
         self.writes.meet().await?;
         ticks.sort_by_key(|tick| tick.tick_number);
         ticks.dedup_by_key(|tick| tick.tick_number);
+        if let Some(TickData { tick_number: negative @ ..0, .. }) = ticks.first() {
+            let text = format!("tick {negative} is refused");
+            return Err(Error::permanent(ErrorCode::WriteFailed, text));
+        }
         let [first, .., last] = &ticks[..] else {
             let [only] = &ticks[..] else { return Err(Error::invalid("a batch without ticks")) };
             let (run_id, number) = (only.run_id.clone(), only.tick_number);

@@ -8,6 +8,8 @@ use crate::world::{Topology, World};
 pub(super) const CODE: u8 = 1;
 pub(super) const DATA: u8 = 2;
 pub(super) const ENERGY: u8 = 3;
+/// Their names, for people.
+pub(super) const TYPE_NAMES: [(u8, &str); 3] = [(CODE, "code"), (DATA, "data"), (ENERGY, "food")];
 
 /// What a cell holds. The default is an empty cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -118,7 +118,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "batch_timeout_ms = 1000",
         "batch_timeout = 1000",
         "batch_timeout_ms",
-        "services.persistence.batch_timeout: unknown option; expected one of batch_size, batch_timeout_ms, resources, run_id, type",
+        "services.persistence.batch_timeout: unknown option; expected one of batch_attempts, batch_size, batch_timeout_ms, resources, run_id, type",
     ),
     (
         "type = \"persistence\"",

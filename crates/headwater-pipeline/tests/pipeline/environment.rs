@@ -14,11 +14,18 @@ use headwater_pipeline::{Config, Error, ErrorCode, Result};
 
 use crate::running::start;
 
+#[path = "environment/crashes.rs"]
+mod crashes;
 #[path = "environment/killed.rs"]
 mod killed;
 #[path = "environment/place.rs"]
 mod place;
+#[path = "environment/recorded.rs"]
+mod recorded;
+#[path = "environment/scenarios.rs"]
+mod scenarios;
 
+use killed::Dies;
 use place::{Place, eventually};
 
 /// Runs a case on each database.
@@ -246,7 +253,7 @@ async fn clean_stop_redelivers_nothing(place: Place) {
 async fn kill_9_redelivers(place: Place) {
     let info = place.write(vec![place.tick(0, 50), place.tick(1, 50)]).await;
     place.announce(&info, &info.storage_key).await;
-    killed::index_and_die(&place).await;
+    killed::index_and_die(&place, Dies::AfterCommit, async || !place.ticks().await.is_empty()).await;
     assert_eq!(place.ticks().await, [0, 1], "committed");
     assert_eq!(place.lag().await, 1, "and not acked");
 

@@ -7,11 +7,10 @@ use async_trait::async_trait;
 use headwater_pipeline::contracts::{SimulationMetadata, TickData};
 use headwater_pipeline::indexer::{
     BatchIndexer, Components, DummyIndexer, EnvironmentIndexer, Idempotency, Indexer, IndexerOptions,
-    MetadataIndexer, MetadataIndexerOptions,
+    MetadataIndexer,
 };
-use headwater_pipeline::persistence::{
-    MetadataPersistence, MetadataPersistenceOptions, Persistence, PersistenceOptions,
-};
+use headwater_pipeline::metadata::MetadataOptions;
+use headwater_pipeline::persistence::{MetadataPersistence, Persistence, PersistenceOptions};
 use headwater_pipeline::resource::{EnvironmentWrite, TopicWriter};
 use headwater_pipeline::testing::{CELLS, MemoryIndex, MemoryPipeline, MemoryRun, metadata, tick};
 use headwater_pipeline::{Error, ErrorCode, Result};
@@ -37,13 +36,13 @@ async fn metadata_announced_then_indexed() {
         "metadata-persistence",
         runs.clone(),
         Arc::new(pipeline.clone()),
-        MetadataPersistenceOptions::default(),
+        MetadataOptions::default(),
     );
     let indexer = MetadataIndexer::new(
         "metadata-indexer",
         runs,
         Arc::new(pipeline.clone()),
-        MetadataIndexerOptions::default(),
+        MetadataOptions::default(),
     );
     let (persistence, indexer) = (start(persistence.expect("valid")), start(indexer.expect("valid")));
     pipeline.runs.set("run_1", "RUNNING");
@@ -81,7 +80,7 @@ async fn metadata_with_other_content_is_an_error() {
         "metadata-indexer",
         runs,
         Arc::new(pipeline.clone()),
-        MetadataIndexerOptions::default(),
+        MetadataOptions::default(),
     );
     let indexer = start(indexer.expect("valid"));
     run.metadata.until("the burial", |topic| !topic.buried().is_empty()).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headwater::{Headwater, OpenOptions};
 use headwater_pipeline::bindings::UsageState;
 use headwater_pipeline::control::Client;
 use headwater_pipeline::index::select::Selection;
@@ -14,6 +15,8 @@ use crate::scene::{DEADLINE, Place, eventually, on_both};
 on_both! {
     all_ticks_are_indexed
     services_are_controlled_over_http
+    done_ticks_are_removed_before_the_last_process_leaves
+    claim_checks_are_swept_while_a_pipeline_runs
 }
 
 /// A small world, and batches that do not wait.
@@ -112,7 +115,10 @@ async fn run_continues_after_a_restart_of_everything() {
     pipeline.stop().await.unwrap();
     let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
     until_finished(&pipeline).await;
-    assert_eq!(pipeline.progress().await.run_id, run, "the same run");
+    let progress = pipeline.progress().await;
+    assert_eq!(progress.run_id, run, "the same run");
+    assert_eq!((progress.run_ticks_published, progress.run_ticks_indexed), (40, Some(40)));
+    assert!(progress.ticks_published < 40, "the rest is of the former process: {progress:?}");
     pipeline.stop().await.unwrap();
     let operator = Operator::open(config.clone()).await.unwrap();
     assert_eq!(operator.indexed_ticks(&run.clone().unwrap()).await.unwrap(), Some((0, 39)));
@@ -123,6 +129,125 @@ async fn run_continues_after_a_restart_of_everything() {
     eventually("a new run", async || pipeline.progress().await.run_id.is_some_and(|new| Some(new) != run))
         .await;
     pipeline.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_the_end_that_is_not_polled_holds_up_nothing() {
+    let place = Place::sqlite();
+    // The source ends while other services are being bound.
+    let few = ("ticks = 40", "ticks = 3");
+    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], few]);
+    for _ in 0..8 {
+        let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
+        let watched = async {
+            let mut finished = std::pin::pin!(pipeline.finished());
+            loop {
+                tokio::select! {
+                    ended = &mut finished => break ended,
+                    () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                }
+                // Meanwhile `finished` is not polled.
+                pipeline.progress().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, watched).await.expect("in time").unwrap();
+        pipeline.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn sampled_ticks_are_what_is_counted() {
+    let place = Place::sqlite();
+    let every_third = ("seed = 7", "seed = 7, sampling_interval = 3");
+    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], every_third]);
+    let pipeline = Pipeline::from_config(config).start().await.unwrap();
+    until_finished(&pipeline).await;
+    let progress = pipeline.progress().await;
+    assert_eq!((progress.ticks_total, progress.run_ticks_indexed), (Some(14), Some(14)));
+    pipeline.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn second_source_in_one_directory_is_refused() {
+    let place = Place::sqlite();
+    let endless = ("ticks = 40", "ticks_per_second = 100");
+    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], endless]);
+    let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
+    let refused = Pipeline::from_config(config.clone()).start().await.err().expect("refused");
+    assert!(refused.to_string().contains("runs service source there; stop it first"), "{refused}");
+    // Other services of the directory may run in processes of their own.
+    let reader = config.clone().only(&["environment-indexer".into()]).unwrap();
+    Pipeline::from_config(reader).start().await.unwrap().stop().await.unwrap();
+    pipeline.stop().await.unwrap();
+    Pipeline::from_config(config).start().await.unwrap().stop().await.unwrap();
+}
+
+/// The messages that the queue of a run still has.
+async fn left_in_queue(place: &Place, run_id: &str) -> usize {
+    let options = OpenOptions::default().namespace(run_id).create(false).maintenance(false);
+    let store = Headwater::open_with(&place.store, options).await.unwrap();
+    let left = store.published("tick-queue").await.unwrap().len();
+    store.close().await.unwrap();
+    left
+}
+
+async fn done_ticks_are_removed_before_the_last_process_leaves(place: Place) {
+    let pipeline = Pipeline::from_config(place.config(&SMALL)).start().await.unwrap();
+    until_finished(&pipeline).await;
+    let run_id = pipeline.progress().await.run_id.unwrap();
+    pipeline.stop().await.unwrap();
+    assert_eq!(left_in_queue(&place, &run_id).await, 0);
+    place.remove(&[&run_id]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn space_of_done_ticks_is_given_back_to_the_disk() {
+    let place = Place::sqlite();
+    let large = (
+        "ticks = 40\ntidepool = { dimensions = [20, 20]",
+        "ticks = 60\ntidepool = { compression = { enabled = false }, dimensions = [400, 400]",
+    );
+    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], large]);
+    let pipeline = Pipeline::from_config(config).start().await.unwrap();
+    until_finished(&pipeline).await;
+    let progress = pipeline.progress().await;
+    let run_id = progress.run_id.unwrap();
+    pipeline.stop().await.unwrap();
+    let file = place.directory.path().join(format!("base.{run_id}.db"));
+    let (size, ticks) = (std::fs::metadata(&file).unwrap().len(), progress.file_bytes);
+    assert!(ticks > 6 << 20 && size < ticks / 4, "{size} bytes are left of {ticks}");
+    // It is a store as before.
+    let options = OpenOptions::default().namespace(&run_id).create(false);
+    let store = Headwater::open_with(&place.store, options).await.unwrap();
+    assert_eq!(store.doctor().await.unwrap(), []);
+    assert!(!store.published("batch-topic").await.unwrap().is_empty());
+    store.close().await.unwrap();
+}
+
+async fn claim_checks_are_swept_while_a_pipeline_runs(place: Place) {
+    // Every tick is a file, and the run ends before they are old.
+    let large = ("type = \"queue\"", "type = \"queue\"\nclaim_check_bytes = 1");
+    let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], large]);
+    let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
+    until_finished(&pipeline).await;
+    let run_id = pipeline.progress().await.run_id.unwrap();
+    pipeline.stop().await.unwrap();
+    let folder = place.directory.path().join("files").join(&run_id).join("claims");
+    let files = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    assert!(files() >= 40, "{}", files());
+    let old = std::time::SystemTime::now() - Duration::from_secs(2 * 3_600);
+    for entry in std::fs::read_dir(&folder).unwrap().skip(1) {
+        let file = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
+        file.set_modified(old).unwrap();
+    }
+    // Another run, of which the next process sweeps the former one too.
+    let pipeline = Pipeline::from_config(config).start().await.unwrap();
+    eventually("files of done ticks are removed", async || files() == 1).await;
+    let next = pipeline.runs().list().await.unwrap().into_iter().map(|run| run.run_id);
+    let next: Vec<String> = next.filter(|id| *id != run_id).collect();
+    pipeline.stop().await.unwrap();
+    let runs: Vec<&str> = next.iter().chain([&run_id]).map(String::as_str).collect();
+    place.remove(&runs).await;
 }
 
 #[tokio::test]

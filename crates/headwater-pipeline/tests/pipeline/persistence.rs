@@ -1,5 +1,6 @@
 //! Ticks into files, and announcements of them: the order of steps, and what failures and a stop leave.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -133,6 +134,38 @@ async fn ticks_of_two_runs_are_in_two_files() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tick_that_storage_refuses_is_buried_and_the_others_are_written() {
+    let pipeline = MemoryPipeline::default();
+    let run = pipeline.start_run("run_1").await;
+    // An outage first: it costs nothing.
+    run.storage.writes.fail(5, away());
+    let service = start_with(&pipeline, 100);
+    push(&run, (0..60).chain([-7]).chain(60..200));
+    run.ticks.until_acked(200).await;
+    run.ticks.until_buried(1).await;
+    let written: BTreeSet<i64> = files(&run).concat().into_iter().collect();
+    assert_eq!(written, (0..200).collect());
+    assert_eq!(run.ticks.buried(), [(-7, "tick -7 of run run_1: WRITE_FAILED: tick -7 is refused".into())]);
+    assert!(files(&run).len() < 20, "no file per tick: {}", files(&run).len());
+    assert_eq!(service.health().counts.ticks_buried, 1);
+    assert_eq!(run.ticks.unsettled(), 0);
+    service.stop().await.expect("clean");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_tick_is_tried_batch_attempts_times() {
+    let pipeline = MemoryPipeline::default();
+    let run = pipeline.start_run("run_1").await;
+    let options = PersistenceOptions { batch_attempts: 5, ..PersistenceOptions::default() };
+    let runs = Arc::new(pipeline.runs.clone());
+    let service = start(Persistence::new("p", runs, Arc::new(pipeline.clone()), options).expect("valid"));
+    push(&run, [-1]);
+    run.ticks.until_buried(1).await;
+    assert_eq!(service.health().counts.write_errors, 5);
+    service.stop().await.expect("clean");
+}
+
+#[tokio::test(start_paused = true)]
 async fn stop_leaves_no_tick_half_done() {
     let pipeline = MemoryPipeline::default();
     let run = pipeline.start_run("run_1").await;
@@ -250,5 +283,9 @@ fn options_that_cannot_work_are_refused() {
     assert_eq!(
         refused("p", PersistenceOptions { batch_timeout_ms: 0, ..ok() }),
         "service p: batch_timeout_ms is 0, expected at least 1"
+    );
+    assert_eq!(
+        refused("p", PersistenceOptions { batch_attempts: 0, ..ok() }),
+        "service p: batch_attempts is 0, expected at least 1"
     );
 }

@@ -155,6 +155,7 @@ async fn metadata_and_ticks(place: Place) {
     let environment = json!({"dimensions": [{"size": 10}, {"size": 20}], "topology": "TORUS"});
     assert_eq!(metadata["environment"], environment);
     assert_eq!((&metadata["seed"], &metadata["sampling_interval"]), (&json!(7), &json!(1)));
+    assert_eq!(metadata["molecule_types"], json!({ "1": "code" }));
     let ticks = served.json("/runs/{run}/ticks?from=11&limit=1").await;
     assert_eq!((&ticks["ticks"], &ticks["next_from"]), (&json!([11]), &json!(12)));
     let rest = served.json("/runs/{run}/ticks?from=12").await;

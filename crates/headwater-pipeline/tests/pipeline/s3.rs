@@ -1,4 +1,4 @@
-//! Files in an object store that speaks the protocol of S3: a small one of the test's own.
+//! Files in an object store that speaks the protocol of S3: a small one of the test's own, and in `moto` a whole pipeline on a real one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,9 @@ use axum::response::{IntoResponse, Response};
 use headwater_pipeline::contracts::TickData;
 use headwater_pipeline::resource::{BatchStorageRead, BatchStorageWrite};
 use headwater_pipeline::storage::{FileStorage, StorageSettings};
+
+#[path = "s3/moto.rs"]
+mod moto;
 
 /// Objects by path, with the bucket.
 type Objects = Arc<Mutex<BTreeMap<String, Bytes>>>;

@@ -263,7 +263,7 @@ pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<bool
     }
 }
 
-fn cancelled(subscription: &Subscription) -> Error {
+pub(super) fn cancelled(subscription: &Subscription) -> Error {
     let (topic, group) = (&subscription.topic.name, &subscription.group);
     Error::new(
         ErrorKind::InvalidTransition,

@@ -54,7 +54,7 @@ pub(crate) struct ServeState {
     heartbeat_interval: Mutex<Duration>,
     /// How many users it has: its running consumer; for a pulled group, callers that wait for messages or hold some.
     users: AtomicUsize,
-    /// When the last user left.
+    /// When the last user left, or until when it counts as used.
     used_at: Mutex<Instant>,
 }
 
@@ -89,8 +89,14 @@ impl ServeState {
 
     /// Removes a user.
     pub(super) fn leave(&self) {
-        *self.used_at.lock().expect("no panic while held") = Instant::now();
+        self.use_until(Instant::now());
         self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Counts as used up to a time, whatever users it has.
+    pub(super) fn use_until(&self, at: Instant) {
+        let mut used_at = self.used_at.lock().expect("no panic while held");
+        *used_at = at.max(*used_at);
     }
 
     pub(super) fn users(&self) -> usize {

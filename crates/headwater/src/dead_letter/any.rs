@@ -8,6 +8,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::selection::{AnyDeadLetterSelection, ids_json};
 use super::{DeadLetterSelection, GroupDeadLetters, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
@@ -77,8 +78,10 @@ pub struct AnyDeadLetter {
     pub name: Option<String>,
     /// The business key, or the key of the message.
     pub business_key: Option<String>,
-    /// The bytes, exactly.
+    /// The bytes, exactly; none where the selection is [without payloads](AnyDeadLetterSelection::without_payloads).
     pub payload: Bytes,
+    /// The size of the payload.
+    pub payload_bytes: u64,
     /// The media type.
     pub content_type: Option<String>,
     /// Headers.
@@ -95,9 +98,25 @@ pub struct AnyDeadLetter {
     pub parked_by: Option<String>,
     /// When, by the database's clock.
     pub parked_at: Timestamp,
+    /// The store's number for it, which orders lists.
+    pub number: i64,
+}
+
+/// The place of a dead letter in lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLetterPlace {
+    /// The store's number for it.
+    pub number: i64,
+    /// Its identity.
+    pub dead_letter_id: Uuid,
 }
 
 impl AnyDeadLetter {
+    /// Its place in lists, from which the next page follows.
+    pub fn place(&self) -> DeadLetterPlace {
+        DeadLetterPlace { number: self.number, dead_letter_id: self.dead_letter_id }
+    }
+
     fn from_row(row: &Row) -> Result<Self> {
         let text = |column: &str| row.get::<Option<String>>(column);
         let needed =
@@ -123,6 +142,7 @@ impl AnyDeadLetter {
             name: text("name")?,
             business_key: text("key")?,
             payload: row.get::<Vec<u8>>("payload")?.into(),
+            payload_bytes: row.get("payload_bytes")?,
             content_type: text("content_type")?,
             headers: text("headers")?.map_or_else(|| Ok(Headers::new()), |headers| headers_of(&headers))?,
             failed_status: text("failed_status")?,
@@ -131,6 +151,7 @@ impl AnyDeadLetter {
             attempts: row.get("attempts")?,
             parked_by: text("parked_by")?,
             parked_at: time_of(row, "parked_at_us")?.ok_or_else(|| unreadable("parked_at", "NULL"))?,
+            number: row.get("place")?,
         })
     }
 }
@@ -282,88 +303,6 @@ impl ParkedCommand {
             headers.into(),
         ])
     }
-}
-
-/// A selection of dead letters of any source: all, or those that match every field that is set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AnyDeadLetterSelection {
-    source: Option<&'static str>,
-    ids: Option<Vec<Uuid>>,
-    business_key: Option<String>,
-    name: Option<String>,
-    error_contains: Option<String>,
-}
-
-impl AnyDeadLetterSelection {
-    /// Only those of groups.
-    #[must_use]
-    pub fn of_subscriptions(mut self) -> Self {
-        self.source = Some("subscription");
-        self
-    }
-
-    /// Only those of the outbox.
-    #[must_use]
-    pub fn of_outbox(mut self) -> Self {
-        self.source = Some("outbox");
-        self
-    }
-
-    /// Only commands that were parked by hand.
-    #[must_use]
-    pub fn of_commands(mut self) -> Self {
-        self.source = Some("command");
-        self
-    }
-
-    /// Only those with one of these ids.
-    #[must_use]
-    pub fn ids(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
-        self.ids = Some(ids.into_iter().collect());
-        self
-    }
-
-    /// Only those of this business key.
-    #[must_use]
-    pub fn business_key(mut self, key: impl Into<String>) -> Self {
-        self.business_key = Some(key.into());
-        self
-    }
-
-    /// Only those of this name, or type.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Only those whose error contains this text literally.
-    #[must_use]
-    pub fn error_contains(mut self, text: impl Into<String>) -> Self {
-        self.error_contains = Some(text.into());
-        self
-    }
-
-    fn params(self, limit: u32) -> Result<Vec<Value>> {
-        // The rules of a group's selection.
-        let AnyDeadLetterSelection { source, ids, business_key, name, error_contains } = self;
-        let all = DeadLetterSelection::all(SubscriptionId(0));
-        let checked =
-            DeadLetterSelection { ids, key: business_key, message_type: name, error_contains, ..all };
-        checked.validate()?;
-        Ok(vec![
-            source.into(),
-            checked.ids.as_deref().map(ids_json).into(),
-            checked.key.into(),
-            checked.message_type.into(),
-            checked.error_contains.into(),
-            limit.into(),
-        ])
-    }
-}
-
-fn ids_json(ids: &[Uuid]) -> String {
-    serde_json::to_string(ids).expect("ids are always JSON")
 }
 
 /// The dead letters of every source; from [`Headwater::dead_letters`](crate::Headwater::dead_letters).

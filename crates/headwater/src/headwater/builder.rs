@@ -76,17 +76,11 @@ impl TopicBuilder {
         self
     }
 
-    /// How long a message is kept after every counting subscription is done with it.
+    /// How long a message is kept after every counting subscription is done with it; `None` keeps it for replay, until
+    /// [`TopicBuilder::max_retention`].
     #[must_use]
-    pub fn message_retention(mut self, retention: Duration) -> Self {
-        self.settings.message_retention = Some(retention);
-        self
-    }
-
-    /// Keeps every message, for replay; [`TopicBuilder::max_retention`] still holds.
-    #[must_use]
-    pub fn keep_forever(mut self) -> Self {
-        self.settings.message_retention = None;
+    pub fn message_retention(mut self, retention: impl Into<Option<Duration>>) -> Self {
+        self.settings.message_retention = retention.into();
         self
     }
 

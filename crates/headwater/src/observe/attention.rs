@@ -3,17 +3,19 @@
 //! An error of the store is a broken invariant, which the doctor of each engine finds. What is found here is correct
 //! data in a state that will not improve by itself: no process runs maintenance, or none serves a group.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::Headwater;
 use crate::backfill::{Backfill, BackfillState};
 use crate::error::Result;
 use crate::maintenance::{Job, JobStatus};
 use crate::store::{Finding, Store, Survey, SurveyedGroup};
 use crate::subscription::status::is_older;
 use crate::subscription::{HealthIssue, LATELY};
-use crate::topic::{TopicIssue, TopicStatus, Tracking, written};
+use crate::topic::{TopicId, TopicIssue, TopicStatus, Tracking, written};
 
 /// After how long without any run of a job maintenance counts as not running.
 pub(crate) const MAINTENANCE_SILENT: Duration = Duration::from_secs(600);
@@ -22,13 +24,47 @@ const BACKFILL_STALLED: Duration = Duration::from_secs(300);
 /// How long a backfill whose limit was reached is reported.
 const LIMITED_SHOWN_FOR: Duration = Duration::from_secs(24 * 3_600);
 
-/// What the rules are applied to.
-#[derive(Debug)]
-pub(crate) struct Figures {
-    pub(crate) survey: Survey,
-    pub(crate) topics: Vec<TopicStatus>,
-    pub(crate) jobs: Vec<JobStatus>,
-    pub(crate) backfills: Vec<Backfill>,
+/// Figures of everything stored, read one after the other; from [`Headwater::figures`].
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The groups that are not cancelled, and what of each topic can be removed.
+    pub survey: Survey,
+    /// The topics by name, with their progress.
+    pub topics: Vec<TopicStatus>,
+    /// The history of each maintenance job.
+    pub jobs: Vec<JobStatus>,
+    /// The backfills, newest first.
+    pub backfills: Vec<Backfill>,
+}
+
+impl Headwater {
+    /// Figures of all topics and groups, maintenance jobs and backfills, for operators: few queries however many there are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// headwater.producer("orders").send(&1).await?;
+    /// headwater.groups("orders").subscribe("email", headwater::Start::Beginning).await?;
+    /// let figures = headwater.figures().await?;
+    /// assert_eq!(figures.topics[0].head.0, 1);
+    /// assert_eq!(figures.survey.groups[0].status.lag, 1);
+    /// assert!(headwater.attention_of(&figures).await?.is_empty());
+    /// # headwater.close().await }
+    /// ```
+    pub async fn figures(&self) -> Result<Figures> {
+        Figures::read(&**self.store()).await
+    }
+
+    /// What an operator should act on, judged by figures that were read before: see [`Headwater::attention`].
+    pub async fn attention_of(&self, figures: &Figures) -> Result<Vec<Finding>> {
+        let mut findings = figures.attention();
+        findings.extend(self.processes().attention().await?);
+        #[cfg(feature = "postgres")]
+        if let Some(postgres) = self.store().as_postgres() {
+            return Ok([findings, postgres.attention().await?].concat());
+        }
+        Ok(findings)
+    }
 }
 
 impl Figures {
@@ -44,8 +80,10 @@ impl Figures {
     /// What an operator should act on, most urgent first.
     pub(crate) fn attention(&self) -> Vec<Finding> {
         let mut findings = self.maintenance();
+        let topics: HashMap<TopicId, &TopicStatus> =
+            self.topics.iter().map(|status| (status.topic.topic_id, status)).collect();
         for group in &self.survey.groups {
-            findings.extend(self.group(group));
+            findings.extend(self.group(group, topics.get(&group.status.topic_id).copied()));
         }
         for topic in &self.topics {
             findings.extend(of_topic(topic));
@@ -108,11 +146,11 @@ impl Figures {
         findings
     }
 
-    fn group(&self, group: &SurveyedGroup) -> Vec<Finding> {
+    fn group(&self, group: &SurveyedGroup, topic: Option<&TopicStatus>) -> Vec<Finding> {
         let issues = group.status.health_issues(self.now());
         let mut findings: Vec<Finding> =
             issues.iter().filter_map(|issue| self.issue(group, *issue)).collect();
-        findings.extend(self.expiring(group));
+        findings.extend(topic.and_then(|topic| self.expiring(group, topic)));
         findings
     }
 
@@ -193,8 +231,11 @@ impl Figures {
     }
 
     /// Messages that retention removes soon although the group has not done them.
-    fn expiring(&self, SurveyedGroup { topic, status }: &SurveyedGroup) -> Option<Finding> {
-        let of_topic = self.topics.iter().find(|one| one.topic.topic_id == status.topic_id)?;
+    fn expiring(
+        &self,
+        SurveyedGroup { topic, status }: &SurveyedGroup,
+        of_topic: &TopicStatus,
+    ) -> Option<Finding> {
         let max = of_topic.topic.settings.max_retention?;
         let age = Duration::try_from(self.now().duration_since(status.oldest_pending?)).ok()?;
         (age * 5 >= max * 4).then(|| {

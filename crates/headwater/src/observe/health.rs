@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use super::errors::RecordedError;
+pub use super::window::{DurationWindow, Durations, RateWindow};
 
 /// The health of one component: a producer, or a group's consumer in this process.
 ///

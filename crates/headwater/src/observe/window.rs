@@ -1,7 +1,8 @@
 //! Sliding windows: rates and percentiles of the last minute, O(1) per record and in memory that does not grow.
 //!
 //! A window is a ring of slots. A record goes into the slot of its time and first clears a slot that has left the
-//! window, so an idle window needs no timer. The caller passes the time: tests do not sleep.
+//! window, so an idle window needs no timer. The caller passes the time: tests do not sleep. Exported in `health`, for programs that
+//! measure more than the library does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,22 +72,41 @@ fn index(stamp: u64) -> usize {
     usize::try_from(stamp % RING).expect("a remainder of the ring fits")
 }
 
-/// How often something happened per second.
+/// How often something happened per second, over a sliding window. Recording is O(1) and takes no lock.
+///
+/// Times are milliseconds on a clock of the caller's own that never goes back.
+///
+/// ```
+/// use std::time::Duration;
+/// use headwater::health::{DurationWindow, Durations, RateWindow};
+///
+/// let (rate, times) = (RateWindow::new(Duration::from_secs(60), 0), DurationWindow::new(Duration::from_secs(60), 0));
+/// for second in 1..=10 {
+///     rate.add(5, second * 1_000);
+///     times.record(Duration::from_millis(second), second * 1_000);
+/// }
+/// assert_eq!(rate.per_second(10_000), 5.0);
+/// // Several windows as one, each with the time on its own clock.
+/// let mut all = Durations::default();
+/// all.add(&times, 10_000);
+/// assert_eq!(all.percentiles().expect("some were recorded").count, 10);
+/// ```
 #[derive(Debug)]
-pub(crate) struct RateWindow {
+pub struct RateWindow {
     frame: Frame,
     /// Stamp in the upper half, count in the lower: both change in one atomic step, without a lock.
     slots: Box<[AtomicU64]>,
 }
 
 impl RateWindow {
-    pub(crate) fn new(window: Duration, since_ms: u64) -> Self {
+    /// A window of this width, between 1 s and 1 h, that begins at this time.
+    pub fn new(window: Duration, since_ms: u64) -> Self {
         let slots = (0..RING).map(|_| AtomicU64::new(0)).collect();
         RateWindow { frame: Frame::new(window, since_ms), slots }
     }
 
-    /// Counts `by` more at this time.
-    pub(crate) fn add(&self, by: u64, now_ms: u64) {
+    /// Counts `by` more at this time. A sixtieth of the window counts 2^32 - 1 at most.
+    pub fn add(&self, by: u64, now_ms: u64) {
         let stamp = self.frame.stamp(now_ms) & u64::from(u32::MAX);
         let slot = &self.slots[index(stamp)];
         let add = |held: u64| {
@@ -98,8 +118,8 @@ impl RateWindow {
         let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// The rate per second over the window.
-    pub(crate) fn per_second(&self, now_ms: u64) -> f64 {
+    /// The rate per second over the window, or over its age while it is younger than its width.
+    pub fn per_second(&self, now_ms: u64) -> f64 {
         let recent = |slot: &AtomicU64| {
             let held = slot.load(Ordering::Relaxed);
             if self.frame.is_recent(held >> 32, now_ms) { held & u64::from(u32::MAX) } else { 0 }
@@ -110,9 +130,9 @@ impl RateWindow {
     }
 }
 
-/// How long something took: percentiles within 5 % between 1 µs and 1 h.
+/// How long something took, over a sliding window: percentiles within 5 % between 1 µs and 1 h. Recording is O(1).
 #[derive(Debug)]
-pub(crate) struct DurationWindow {
+pub struct DurationWindow {
     frame: Frame,
     /// At most [`RING`] slots, stamps rising. A slot is allocated when its time first has a record.
     slots: Mutex<VecDeque<Slot>>,
@@ -126,12 +146,13 @@ struct Slot {
 }
 
 impl DurationWindow {
-    pub(crate) fn new(window: Duration, since_ms: u64) -> Self {
+    /// A window of this width, between 1 s and 1 h, that begins at this time.
+    pub fn new(window: Duration, since_ms: u64) -> Self {
         DurationWindow { frame: Frame::new(window, since_ms), slots: Mutex::default() }
     }
 
     /// Records one duration at this time.
-    pub(crate) fn record(&self, took: Duration, now_ms: u64) {
+    pub fn record(&self, took: Duration, now_ms: u64) {
         let stamp = self.frame.stamp(now_ms);
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).clamp(DURATION_NS_MIN, DURATION_NS_MAX);
         let mut slots = self.lock();
@@ -148,8 +169,46 @@ impl DurationWindow {
     }
 
     /// The percentiles over the window; `None` if nothing was recorded in it.
-    pub(crate) fn percentiles(&self, now_ms: u64) -> Option<Percentiles> {
-        let durations = self.merged(now_ms)?;
+    pub fn percentiles(&self, now_ms: u64) -> Option<Percentiles> {
+        self.durations(now_ms).percentiles()
+    }
+
+    /// The mean over the window, as exact as percentiles are; `None` if nothing was recorded in it.
+    pub fn mean(&self, now_ms: u64) -> Option<Duration> {
+        self.durations(now_ms).mean()
+    }
+
+    fn durations(&self, now_ms: u64) -> Durations {
+        let mut durations = Durations::default();
+        durations.add(self, now_ms);
+        durations
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
+        // Poisoned means that a record was lost, not that the rest is wrong.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The durations of one or more windows at one moment.
+#[derive(Debug, Default)]
+pub struct Durations(Option<Histogram<u32>>);
+
+impl Durations {
+    /// Adds those that a window has at this time of its clock.
+    pub fn add(&mut self, window: &DurationWindow, now_ms: u64) {
+        let slots = window.lock();
+        for slot in slots.iter().filter(|slot| window.frame.is_recent(slot.stamp, now_ms)) {
+            match &mut self.0 {
+                Some(sum) => sum.add(&slot.durations).expect("the histogram grows"),
+                none => *none = Some(slot.durations.clone()),
+            }
+        }
+    }
+
+    /// The percentiles; `None` without any duration.
+    pub fn percentiles(&self) -> Option<Percentiles> {
+        let durations = self.0.as_ref()?;
         let at = |quantile| {
             // The middle of the bucket halves the error.
             Duration::from_nanos(durations.median_equivalent(durations.value_at_quantile(quantile)))
@@ -157,24 +216,9 @@ impl DurationWindow {
         Some(Percentiles { count: durations.len(), p50: at(0.5), p95: at(0.95), p99: at(0.99) })
     }
 
-    /// The mean over the window, as exact as percentiles are; `None` if nothing was recorded in it.
-    pub(crate) fn mean(&self, now_ms: u64) -> Option<Duration> {
-        self.merged(now_ms).map(|durations| Duration::from_nanos(durations.mean() as u64))
-    }
-
-    fn merged(&self, now_ms: u64) -> Option<Histogram<u32>> {
-        let slots = self.lock();
-        let mut recent = slots.iter().filter(|slot| self.frame.is_recent(slot.stamp, now_ms));
-        let first = recent.next()?.durations.clone();
-        Some(recent.fold(first, |mut sum, slot| {
-            sum.add(&slot.durations).expect("the histogram grows");
-            sum
-        }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
-        // Poisoned means that a record was lost, not that the rest is wrong.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The mean, as exact as percentiles are; `None` without any duration.
+    pub fn mean(&self) -> Option<Duration> {
+        self.0.as_ref().map(|durations| Duration::from_nanos(durations.mean() as u64))
     }
 }
 
@@ -263,6 +307,21 @@ mod tests {
         assert!(bytes(window.lock().back().unwrap()) < 3_000);
         window.record(Duration::ZERO, 6_000_000);
         assert_eq!(window.lock().len(), 1, "slots that left the window are freed");
+    }
+
+    #[test]
+    fn durations_of_several_windows_are_one_sum() {
+        let windows = [DurationWindow::new(WINDOW_DEFAULT, 0), DurationWindow::new(WINDOW_DEFAULT, 0)];
+        let mut all = Durations::default();
+        assert_eq!((all.percentiles(), all.mean()), (None, None));
+        for (window, ms) in windows.iter().zip([10, 30]) {
+            (0..50).for_each(|_| window.record(Duration::from_millis(ms), 0));
+            all.add(window, 0);
+        }
+        let found = all.percentiles().unwrap();
+        assert_eq!(found.count, 100);
+        assert!(close(found.p50, Duration::from_millis(10)) && close(found.p95, Duration::from_millis(30)));
+        assert!(close(all.mean().unwrap(), Duration::from_millis(20)));
     }
 
     #[test]

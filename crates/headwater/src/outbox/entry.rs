@@ -297,7 +297,7 @@ pub struct OutboxEntry {
     pub key: Option<String>,
     /// The type, for the receiver.
     pub entry_type: String,
-    /// The bytes, exactly.
+    /// The bytes, exactly; none where a list is [without payloads](super::OutboxSelection::without_payloads).
     pub payload: Bytes,
     /// Further data.
     pub headers: Headers,

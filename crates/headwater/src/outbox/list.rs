@@ -13,6 +13,7 @@ pub struct OutboxSelection {
     topic: Option<String>,
     key: Option<String>,
     after: i64,
+    without_payloads: bool,
 }
 
 impl OutboxSelection {
@@ -51,6 +52,13 @@ impl OutboxSelection {
         self
     }
 
+    /// Without their payloads: they may be large.
+    #[must_use]
+    pub fn without_payloads(mut self) -> Self {
+        self.without_payloads = true;
+        self
+    }
+
     pub(super) fn params(self, limit: u32) -> Result<Vec<Value>> {
         self.topic.as_deref().map_or(Ok(()), |topic| check_name("topic", topic))?;
         self.key.as_deref().map_or(Ok(()), |key| check_name("key", key))?;
@@ -61,6 +69,7 @@ impl OutboxSelection {
             self.key.into(),
             self.after.into(),
             limit.into(),
+            (!self.without_payloads).into(),
         ])
     }
 }

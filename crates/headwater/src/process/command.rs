@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::data::ProcessData;
 use super::message::{self, Command};
-use super::rows::Verb;
 use super::turn::Reply;
 use crate::error::Result;
 use crate::handler::{Bury, Context, Failure, HandlerResult, Handling};
 use crate::message::Message;
+use crate::store::repository::Verb;
 use crate::transaction::{Transaction, Value};
 
 mod slice;
@@ -138,7 +138,7 @@ async fn never_ran(tx: &Transaction, context: &Context, undoes: Option<Uuid>) ->
     let Some(undoes) = undoes else { return Ok(false) };
     let now = tx.time_of(None).await?;
     let params: Vec<Value> = vec![undoes.to_string().into(), context.inbox_name().into(), now];
-    Ok(!tx.process_rows(Verb::Enter, params).await?.is_empty())
+    Ok(!tx.rows_of(Verb::ProcessEnter, params).await?.is_empty())
 }
 
 /// Runs a handler and keeps what it wrote, unless it reports that it failed: the reply that says so is kept alone.

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::definition::{ProcessType, topic_of};
 use super::message::{self, Sent};
 use super::plan::Plan;
-use super::rows::{self, Verb};
+use super::rows;
 use super::turn::{Batch, Input, Outgoing, Turn};
 use super::{ProcessData, ProcessEvent, ProcessInstance, ProcessStatus, Processes};
 use crate::consumer::{ConsumerBuilder, GroupOrder};
@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::handler::{Bury, HandlerResult, Handling};
 use crate::headwater::TopicBuilder;
 use crate::message::{Message, NewMessage};
+use crate::store::repository::Verb;
 use crate::topic::TopicSettings;
 use crate::transaction::{Transaction, Value};
 
@@ -225,7 +226,7 @@ impl Manager {
             Posted::Publish(topic, message) => tx.publish(&topic, *message).await.map(drop),
             Posted::Cancel(id) => {
                 let params: Vec<Value> = vec![self.topic.as_str().into(), tx.id_value(id)];
-                tx.process_rows(Verb::CancelTimer, params).await.map(drop)
+                tx.rows_of(Verb::ProcessCancelTimer, params).await.map(drop)
             }
         }
     }

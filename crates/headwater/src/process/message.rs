@@ -21,7 +21,7 @@ use crate::publish::replies::REPLY_TO;
 /// Types of the messages in the topic of a process type.
 const START: &str = "headwater.process.start";
 const REPLY: &str = "headwater.process.reply";
-/// The statement that removes timers names it, too: `process_cancel_timer`, `process_cancel_timers` and `sql/process.sql`.
+/// The statement that removes timers names it, too: `process_cancel_timer`, `process_cancel_timers` and `sqlite/sql/process.sql`.
 const TIMER: &str = "headwater.process.timer";
 /// `process_signal` publishes it, too.
 const CONTROL: &str = "headwater.process.control";

@@ -12,11 +12,12 @@ use super::definition::topic_of;
 use super::event::check_reason;
 use super::execution::{AttemptState, Execution, derived_id};
 use super::message::{self, Control};
-use super::rows::{self, Verb, no_such_process};
+use super::rows::{self, no_such_process};
 use super::{ProcessData, ProcessEvent, ProcessInstance, ProcessStatus, Processes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::check_name;
 use crate::store::Finding;
+use crate::store::repository::Verb;
 use crate::transaction::{Transaction, Value};
 
 /// Most processes that need a person and are listed as findings.
@@ -99,7 +100,7 @@ impl StartProcess {
             })?;
             new = new.with_id(derived_id(&[process_type.as_bytes(), key.as_bytes()]));
         }
-        if processes.transaction.is_none() {
+        if processes.repository.transaction().is_none() {
             processes.ensure_topic(&process_type).await?;
         }
         processes.write(move |tx, now| async move { start(&tx, now, &topic, &new, once).await }).await
@@ -127,7 +128,7 @@ async fn start(
     if let (true, Some(key)) = (once, new.business_key()) {
         // One that was started without `once` has another id.
         let params = vec![new.process_type().into(), key.into()];
-        let known = tx.process_rows(Verb::FindByBusinessKey, params).await?;
+        let known = tx.rows_of(Verb::ProcessFindByBusinessKey, params).await?;
         if let Some(known) = known.first() {
             return Ok(Started { process: rows::process_of(known)?, is_new: false });
         }
@@ -138,7 +139,7 @@ async fn start(
             Ok(Started { process, is_new: true })
         }
         None => {
-            let known = tx.process_rows(Verb::FindById, vec![tx.id_value(new.id())]).await?;
+            let known = tx.rows_of(Verb::ProcessFindById, vec![tx.id_value(new.id())]).await?;
             let known = known.first().ok_or_else(|| no_such_process(new.id()))?;
             Ok(Started { process: rows::process_of(known)?, is_new: false })
         }
@@ -247,31 +248,11 @@ impl Processes {
         .await
     }
 
-    /// The processes of a type, of a status, of both or all, newest first, at most `limit`.
-    pub async fn list(
-        &self,
-        process_type: Option<&str>,
-        status: Option<ProcessStatus>,
-        limit: u32,
-    ) -> Result<Vec<ProcessInstance>> {
-        let mut found = Vec::new();
-        for status in status.map_or_else(|| ProcessStatus::ALL.to_vec(), |status| vec![status]) {
-            found.extend(match process_type {
-                Some(process_type) => self.find_by_type_and_status(process_type, status, limit).await?,
-                None => self.find_by_status(status, limit).await?,
-            });
-        }
-        // Each status has its newest: the newest of all are among them.
-        found.sort_by_key(|process| std::cmp::Reverse((process.created_at(), process.id())));
-        found.truncate(limit as usize);
-        Ok(found)
-    }
-
     /// The processes whose compensation failed, newest first, at most `limit`: a person has to [retry](Self::retry) it or
     /// [end](Self::fail) them.
     pub async fn parked(&self, limit: u32) -> Result<Vec<ProcessInstance>> {
         super::check_limit(limit)?;
-        let rows = self.read(Verb::FindParked, vec![limit.into()]).await?;
+        let rows = self.repository.run(Verb::ProcessFindParked, vec![limit.into()]).await?;
         rows.iter().map(rows::process_of).collect()
     }
 
@@ -348,7 +329,7 @@ async fn signal(tx: &Transaction, now: Value, process: &ProcessInstance, act: Co
         return tx.publish(&topic_of(process.process_type())?, message).await.map(drop);
     }
     let (id, payload) = (tx.id_value(Uuid::now_v7()), message.payload.to_vec().into());
-    tx.process_rows(Verb::Signal, vec![tx.id_value(process.id()), id, payload, now]).await.map(drop)
+    tx.rows_of(Verb::ProcessSignal, vec![tx.id_value(process.id()), id, payload, now]).await.map(drop)
 }
 
 fn ended(process: &ProcessInstance) -> Error {

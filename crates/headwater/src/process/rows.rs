@@ -2,7 +2,6 @@
 //! same parameters and columns.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,42 +14,8 @@ use super::log::ProcessLogEntry;
 use super::status::ProcessStatus;
 use super::turn::Batch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Store;
+use crate::store::repository::Verb;
 use crate::transaction::{Row, Transaction, Value};
-
-/// A statement. An engine has no text for one whose work another of its statements has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    /// Inserts a process. No row if the id is known.
-    Insert,
-    /// Inserts the first entry of its log, with the same parameters.
-    InsertEvent,
-    /// Changes a process of this version. No row if it has another.
-    Change,
-    /// Appends to its log.
-    ChangeEvents,
-    /// Changes several processes and appends to their logs. How many it changed.
-    ChangeAll,
-    /// A process with the events of its log, locked until the transaction ends.
-    Load,
-    /// Several of them. No row if their data are larger than a limit.
-    LoadAll,
-    FindById,
-    FindByStatus,
-    FindByTypeAndStatus,
-    FindByBusinessKey,
-    /// Those whose newest event is that a compensation failed.
-    FindParked,
-    Log,
-    /// Publishes to the manager of a process, for a role that may publish nothing else.
-    Signal,
-    /// Removes a time-out that is not due yet.
-    CancelTimer,
-    /// Several of them.
-    CancelTimers,
-    /// Adds an inbox entry; counts 0 if it exists.
-    Enter,
-}
 
 /// A log entry as a statement takes it, all texts: the databases read no number and no nesting in them.
 #[derive(Serialize)]
@@ -121,9 +86,9 @@ pub(crate) async fn insert_if_absent(
         event.fields().as_str().into(),
         now,
     ];
-    let rows = tx.process_rows(Verb::Insert, params.clone()).await?;
+    let rows = tx.rows_of(Verb::ProcessInsert, params.clone()).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    tx.process_rows(Verb::InsertEvent, params).await?;
+    tx.rows_of(Verb::ProcessInsertEvent, params).await?;
     let created_at = time(row, "created_at_us")?;
     Ok(Some(instance.stored_as(1, created_at, created_at)))
 }
@@ -150,10 +115,10 @@ pub(crate) async fn change(
         entries.as_str().into(),
         now.clone(),
     ];
-    let rows = tx.process_rows(Verb::Change, params).await?;
+    let rows = tx.rows_of(Verb::ProcessChange, params).await?;
     let Some(row) = rows.first() else { return Err(refused(tx, instance).await?) };
     let appended = vec![tx.id_value(instance.id()), version.into(), entries.into(), now];
-    tx.process_rows(Verb::ChangeEvents, appended).await?;
+    tx.rows_of(Verb::ProcessChangeEvents, appended).await?;
     let version: u64 = row.get("version")?;
     Ok(instance.stored_as(version, time(row, "created_at_us")?, time(row, "updated_at_us")?))
 }
@@ -161,7 +126,7 @@ pub(crate) async fn change(
 /// Stores several changed processes, no two of them the same, each as [`change`] does. They are locked: if one is refused
 /// nevertheless, nothing of the transaction is to be kept.
 pub(crate) async fn change_all(tx: &Transaction, now: Value, batches: &[Batch]) -> Result<()> {
-    if tx.process_sql(Verb::ChangeAll).is_none() {
+    if tx.text_of(Verb::ProcessChangeAll).is_none() {
         for Batch { instance, entries } in batches {
             change(tx, now.clone(), instance, entries).await?;
         }
@@ -180,7 +145,7 @@ pub(crate) async fn change_all(tx: &Transaction, now: Value, batches: &[Batch]) 
         entries: new_entries(&batch.entries, fields),
     });
     let params = vec![json_of(&changes.collect::<Vec<_>>()).into(), now];
-    let rows = tx.process_rows(Verb::ChangeAll, params).await?;
+    let rows = tx.rows_of(Verb::ProcessChangeAll, params).await?;
     let changed: u64 = rows.first().map_or(Ok(0), |row| row.get("changed"))?;
     if changed == batches.len() as u64 {
         return Ok(());
@@ -192,7 +157,7 @@ pub(crate) async fn change_all(tx: &Transaction, now: Value, batches: &[Batch]) 
 /// Why a process was not changed.
 async fn refused(tx: &Transaction, instance: &ProcessInstance) -> Result<Error> {
     let (id, version) = (instance.id(), instance.version());
-    let rows = tx.process_rows(Verb::FindById, vec![tx.id_value(id)]).await?;
+    let rows = tx.rows_of(Verb::ProcessFindById, vec![tx.id_value(id)]).await?;
     let Some(stored) = rows.first().map(process_of).transpose()? else { return Ok(no_such_process(id)) };
     if stored.version() == version {
         return Ok(instance.illegal(stored.status()));
@@ -241,14 +206,14 @@ pub(crate) type Loaded = (ProcessInstance, Vec<(u64, ProcessEvent)>);
 
 /// A process with the events of its log, oldest first. Locked until the transaction ends: no other changes it meanwhile.
 pub(crate) async fn load(tx: &Transaction, id: Uuid) -> Result<Option<Loaded>> {
-    let rows = tx.process_rows(Verb::Load, vec![tx.id_value(id)]).await?;
+    let rows = tx.rows_of(Verb::ProcessLoad, vec![tx.id_value(id)]).await?;
     rows.first().map(loaded).transpose()
 }
 
 /// The same for several processes. None of them is found if their data are larger than a limit: load them one by one then.
 pub(crate) async fn load_all(tx: &Transaction, ids: &BTreeSet<Uuid>) -> Result<HashMap<Uuid, Loaded>> {
     let params = vec![json_of(ids).into(), TOGETHER_BYTES_MAX.into()];
-    let rows = tx.process_rows(Verb::LoadAll, params).await?;
+    let rows = tx.rows_of(Verb::ProcessLoadAll, params).await?;
     rows.iter().map(|row| loaded(row).map(|found| (found.0.id(), found))).collect()
 }
 
@@ -257,7 +222,7 @@ pub(crate) async fn cancel_timers(tx: &Transaction, topic: &str, ids: &[Uuid]) -
     if ids.is_empty() {
         return Ok(());
     }
-    tx.process_rows(Verb::CancelTimers, vec![topic.into(), json_of(&ids).into()]).await.map(drop)
+    tx.rows_of(Verb::ProcessCancelTimers, vec![topic.into(), json_of(&ids).into()]).await.map(drop)
 }
 
 fn loaded(row: &Row) -> Result<Loaded> {
@@ -273,19 +238,6 @@ fn loaded(row: &Row) -> Result<Loaded> {
     events.sort_unstable_by_key(|(sequence, ..)| *sequence);
     let events = events.iter().map(|(at, tag, fields)| (*at, ProcessEvent::from_stored(tag, fields)));
     Ok((process, events.collect()))
-}
-
-/// Reads outside of a transaction, also from a store that cannot be written.
-pub(crate) async fn read(store: &Arc<dyn Store>, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
-    #[cfg(feature = "postgres")]
-    if let Some(postgres) = store.as_postgres() {
-        return postgres.process_rows(verb, params).await;
-    }
-    #[cfg(feature = "sqlite")]
-    if let Some(sqlite) = store.as_sqlite() {
-        return sqlite.process_rows(verb, params).await;
-    }
-    unreachable!("{} has no processes", store.engine())
 }
 
 /// An id as a parameter: a UUID on PostgreSQL, 16 bytes on SQLite.

@@ -1,24 +1,27 @@
 //! Administration: topics, groups, dead letters, the audit. Part of the contract of a [`Store`](super::Store).
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::CronDescription;
+use super::{CronDescription, SurveyedGroup};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, Result};
+use crate::groups::GroupSelection;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::scheduled::{Reschedule, Scheduled};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
 use crate::subscription::{
     DeliveryPolicy, MessageAct, MessageState, MissedMessages, Outstanding, Start, SubscriptionId,
     SubscriptionStatus,
 };
-use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings, TopicStatus};
+use crate::topics::TopicSelection;
 
 /// Administration of topics, subscriptions and the store itself.
 ///
@@ -79,6 +82,17 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// The subscriptions of a topic, by group; cancelled ones too, until they are removed. Of one name the one that is
     /// not cancelled is first, then the cancelled ones, newest first.
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
+
+    /// The topics of a selection by name, with their progress, at most `limit`.
+    async fn find_topics(&self, selection: &TopicSelection, limit: u32) -> Result<Vec<TopicStatus>>;
+
+    /// The subscriptions of a selection, of all topics, by topic and group, at most `limit`, and the database's time. Of one name
+    /// the one that is not cancelled is first, then the cancelled ones, newest first. One bounded query that locks nothing.
+    async fn find_subscriptions(
+        &self,
+        selection: &GroupSelection,
+        limit: u32,
+    ) -> Result<(Timestamp, Vec<SurveyedGroup>)>;
 
     /// The outstanding ranges of a subscription: leased, waiting for a time, parked. At most `limit`, oldest due first;
     /// leases that never expire come late, and parked ranges last, since they wait for other messages and not for a
@@ -195,7 +209,17 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
 
     /// The scheduled messages of a topic, by their time and then in the order published, at most `limit`. Reads only.
-    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>>;
+    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+        self.scheduled_after(topic, None, limit).await
+    }
+
+    /// The same, of those after this place.
+    async fn scheduled_after(
+        &self,
+        topic: &TopicName,
+        after: Option<ScheduledPlace>,
+        limit: u32,
+    ) -> Result<Vec<Scheduled>>;
 
     /// Cancels the scheduled messages of a topic with this id. True: they are never delivered, and no longer count as the
     /// first ones with their dedup keys. False: there is none, or it has been delivered. Never both, whatever delivers at the same
@@ -211,7 +235,21 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     async fn cron_jobs(&self) -> Result<Vec<CronStatus>>;
 
     /// The changes that operators made, newest first, at most `limit`.
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>>;
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.audit_before(i64::MAX, limit).await
+    }
+
+    /// The same, of those before the entry of this number.
+    async fn audit_before(&self, audit_id: i64, limit: u32) -> Result<Vec<AuditEntry>>;
+
+    /// Adds an audit entry for an act that has none of its own. `detail` is a JSON object.
+    async fn note(
+        &self,
+        act: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
+        detail: &serde_json::Value,
+    ) -> Result<()>;
 
     /// Which owners acked the message at an offset, oldest first. Empty where the topic keeps no `ack_log`.
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
@@ -228,6 +266,11 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// Whether it was closed; [`super::Checked`] answers it for its engine.
     fn is_closed(&self) -> bool {
         false
+    }
+
+    /// The actor of changes, if it is not the engine's own; [`super::Checked`] answers it for its engine.
+    fn caller(&self) -> Option<&Arc<str>> {
+        None
     }
 }
 
@@ -300,14 +343,19 @@ pub struct Stuck {
 /// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
 /// | `cancel_scheduled` | `message_id`, `deliver_at_ms` |
 /// | `reschedule` | `message_id`, `from_ms`, `to_ms` |
+/// | `create_topic` | the settings that differ from the defaults, by a server |
+/// | `subscribe` | `start`, by a server |
 /// | `redrive` | `redriven`, `gone` |
 /// | `purge` | `purged` |
 /// | `replace_dead_letter` | `dead_letter`, `from`: the offset of the original; `offset`, `message_id` of the copy |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
+    /// Its number: later entries have higher ones.
+    pub audit_id: i64,
     /// When, by the database's clock.
     pub at: Timestamp,
-    /// Who: the [`super::OpenOptions::actor`] that the store was opened with.
+    /// Who: the [`super::OpenOptions::actor`] that the store was opened with, or the one of
+    /// [`Headwater::acting_as`](crate::Headwater::acting_as).
     pub actor: String,
     /// What, as in the table.
     pub act: String,

@@ -4,6 +4,7 @@
 //! Rules that depend on stored state (a topic's payload limit, the state of a subscription) are checked by the engine,
 //! in the transaction that reads it. So are publishes in plain SQL, which never come here.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::actor::acting;
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{DELAY_MAX, MAINTENANCE_MESSAGES_MAX, REASON_BYTES_MAX, RETENTION_MAX};
@@ -25,16 +27,26 @@ use crate::topic::{Removal, TopicContents, TopicSettings};
 /// then is answered by its engine, which refuses it when it takes a connection.
 #[derive(Debug)]
 pub struct Checked<E> {
-    engine: E,
+    engine: Arc<E>,
     /// The name of the store, for error texts.
-    name: String,
-    closed: AtomicBool,
+    name: Arc<str>,
+    closed: Arc<AtomicBool>,
+    /// The actor of changes, if it is not the engine's own.
+    caller: Option<Arc<str>>,
 }
 
 impl<E: Store> Checked<E> {
     /// Puts the checks before an engine. Errors of a closed store contain `name`.
     pub fn new(engine: E, name: impl Into<String>) -> Self {
-        Checked { engine, name: name.into(), closed: AtomicBool::new(false) }
+        Checked { engine: Arc::new(engine), name: name.into().into(), closed: Arc::default(), caller: None }
+    }
+
+    /// The same store for another actor of changes.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn acting_as(&self, actor: &str) -> Self {
+        let (engine, name, closed) =
+            (Arc::clone(&self.engine), Arc::clone(&self.name), Arc::clone(&self.closed));
+        Checked { engine, name, closed, caller: Some(actor.into()) }
     }
 
     /// The engine itself.
@@ -60,7 +72,7 @@ macro_rules! checked {
             $(async fn $name(&self, $($arg: $type),*) -> Result<$out> {
                 self.check_open()?;
                 $($check)*
-                self.engine.$name($($arg),*).await
+                acting(self.caller.as_ref(), self.engine.$name($($arg),*)).await
             })*
         }
     };
@@ -99,6 +111,7 @@ checked! {
         }
     }
     fn subscribe_with(topic: &TopicName, group: &GroupName, new: &NewSubscription) -> Subscription { new.validate()?; }
+    fn subscription(topic: &TopicName, group: &GroupName) -> Subscription {}
     fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
     fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
     fn fetch_within(topic: TopicId, range: OffsetRange, bound: FetchBound) -> Fetched {}
@@ -139,28 +152,28 @@ checked! {
         async fn pause(&self, topic: &TopicName, group: &GroupName, reason: Option<&str>) -> Result<()> {
             self.check_open()?;
             reason.map_or(Ok(()), check_reason)?;
-            self.engine.pause(topic, group, reason).await?;
+            acting(self.caller.as_ref(), self.engine.pause(topic, group, reason)).await?;
             tracing::info!(topic = topic.as_str(), group = group.as_str(), reason, "subscription paused");
             Ok(())
         }
 
         async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
             self.check_open()?;
-            self.engine.resume(topic, group).await?;
+            acting(self.caller.as_ref(), self.engine.resume(topic, group)).await?;
             tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription resumed");
             Ok(())
         }
 
         async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
             self.check_open()?;
-            self.engine.cancel(topic, group).await?;
+            acting(self.caller.as_ref(), self.engine.cancel(topic, group)).await?;
             tracing::info!(topic = topic.as_str(), group = group.as_str(), "subscription cancelled");
             Ok(())
         }
 
         async fn resurrect(&self, topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Result<Resurrected> {
             self.check_open()?;
-            let done = self.engine.resurrect(topic, group, behind_max).await?;
+            let done = acting(self.caller.as_ref(), self.engine.resurrect(topic, group, behind_max)).await?;
             if done.resurrected {
                 let missed = done.missed.count;
                 tracing::info!(topic = topic.as_str(), group = group.as_str(), missed, "dead subscription resurrected");
@@ -182,6 +195,10 @@ checked! {
 
         fn is_closed(&self) -> bool {
             self.closed.load(Ordering::SeqCst)
+        }
+
+        fn caller(&self) -> Option<&Arc<str>> {
+            self.caller.as_ref()
         }
     }
     fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic { settings.validate()?; }
@@ -220,7 +237,7 @@ checked! {
     }
     fn redrive(selection: &DeadLetterSelection) -> Redriven { selection.validate()?; }
     fn purge(selection: &DeadLetterSelection) -> u64 { selection.validate()?; }
-    fn scheduled(topic: &TopicName, limit: u32) -> Vec<Scheduled> {}
+    fn scheduled_after(topic: &TopicName, after: Option<ScheduledPlace>, limit: u32) -> Vec<Scheduled> {}
     fn cancel_scheduled(topic: &TopicName, message_id: Uuid) -> bool {}
     fn reschedule(topic: &TopicName, message_id: Uuid, to: Reschedule) -> bool {
         if let Reschedule::After(delay) = to {
@@ -228,7 +245,19 @@ checked! {
         }
     }
     fn cron_jobs() -> Vec<CronStatus> {}
-    fn audit(limit: u32) -> Vec<AuditEntry> {}
+    fn audit_before(audit_id: i64, limit: u32) -> Vec<AuditEntry> {}
+    fn note(act: &str, topic: Option<&str>, group: Option<&str>, detail: &serde_json::Value) -> () {
+        check_name("act", act)?;
+        topic.map_or(Ok(()), |topic| check_name("topic", topic))?;
+        group.map_or(Ok(()), |group| check_name("group", group))?;
+        if !detail.is_object() || detail.to_string().contains("\\u0000") {
+            return Err(Error::invalid("detail", "must be a JSON object without NUL"));
+        }
+    }
+    fn find_topics(selection: &TopicSelection, limit: u32) -> Vec<TopicStatus> { selection.validate()?; }
+    fn find_subscriptions(selection: &GroupSelection, limit: u32) -> (Timestamp, Vec<SurveyedGroup>) {
+        selection.validate()?;
+    }
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack> {}
     fn doctor() -> Vec<Finding> {}
 }

@@ -39,6 +39,10 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
         new: &NewSubscription,
     ) -> Result<Subscription>;
 
+    /// The subscription of a group that is not cancelled, as [`Delivery::subscribe`] returns it; changes nothing. `NoSuchTopic` or
+    /// `NoSuchSubscription` if it does not exist.
+    async fn subscription(&self, topic: &TopicName, group: &GroupName) -> Result<Subscription>;
+
     /// Publishes all of `messages`, or nothing; returns their results in order once they are durable. A topic that does
     /// not exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise. A
     /// pub/sub topic that blocks writes on zero subscriptions is `NoSubscriptions` while none counts.

@@ -17,6 +17,7 @@ use crate::message::{NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
+use crate::store::actor::Actor;
 use crate::store::wake::Hub;
 use crate::store::{
     CronDescription, Delivery, FetchBound, Fetched, Head, Heartbeat, OpenOptions, Served, Wake,
@@ -70,6 +71,7 @@ mod tls;
 mod topic;
 mod tracking;
 mod transaction;
+mod url;
 mod vacuum;
 mod value;
 
@@ -78,6 +80,7 @@ pub use migrate::{Migration, Version, migrate, newest, version};
 pub use publish::publish;
 pub(crate) use publish::publish_within;
 pub use transaction::PostgresTransaction;
+pub use url::driver_config;
 
 use connect::Connections;
 use hosts::Hosts;
@@ -93,7 +96,7 @@ pub struct PostgresStore {
     auto_create: bool,
     durable_settlements: bool,
     /// The actor in audit entries.
-    actor: String,
+    actor: Actor,
     hub: Arc<Hub>,
     flags: arm::Flags,
     listener: arm::Listener,
@@ -132,7 +135,7 @@ impl PostgresStore {
             clock: options.clock,
             auto_create: options.auto_create.unwrap_or(false),
             durable_settlements: options.durable_settlements,
-            actor: options.actor,
+            actor: Actor::new(&options.actor),
             hub,
             vacuums: vacuum::Vacuums::default(),
             guard: clock::Guard::default(),
@@ -225,6 +228,10 @@ impl Delivery for PostgresStore {
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
         arm::arm(self, topics).await
+    }
+
+    async fn subscription(&self, topic: &TopicName, group: &GroupName) -> Result<Subscription> {
+        subscribe::get(self, topic, group).await
     }
 
     async fn settings_of(

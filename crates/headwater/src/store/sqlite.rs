@@ -22,6 +22,7 @@ use crate::message::{NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
+use crate::store::actor::Actor;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
 use crate::store::{Admin, CronDescription, Delivery, FetchBound, Fetched, Head, Heartbeat, Served};
@@ -104,6 +105,7 @@ mod stuck;
 mod subscribe;
 mod survey;
 mod take_over;
+mod token;
 mod topic;
 mod tracking;
 mod transaction;
@@ -118,8 +120,8 @@ mod tests;
 
 pub(crate) use driven::{HandleNow, Open, Requests, ToPublish};
 pub use migrate::{newest, version_of};
-pub(crate) use process::process_sql;
 pub use publish::publish;
+pub(crate) use repository::text as text_of;
 pub(crate) use transaction::{Handlers, TransactionWork};
 
 /// A message's row key has the offset in its low 43 bits and the topic id in the 20 bits above.
@@ -163,7 +165,7 @@ pub struct SqliteStore {
     clock: Clock,
     auto_create: bool,
     /// The actor written to audit entries.
-    actor: Arc<str>,
+    actor: Actor,
     hub: Arc<Hub>,
     watched: Arc<Watched>,
     commands: Arc<Commands>,
@@ -249,7 +251,7 @@ impl SqliteStore {
             location,
             clock,
             auto_create,
-            actor: Arc::from(options.actor.as_str()),
+            actor: Actor::new(&options.actor),
             hub,
             watched,
             commands,
@@ -403,6 +405,14 @@ impl Delivery for SqliteStore {
         self.watched.add(topics);
         self.commands.nudge();
         Ok(wake)
+    }
+
+    async fn subscription(&self, topic: &TopicName, group: &GroupName) -> Result<Subscription> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.read(move |connection| {
+            reader::at_once(connection, |snapshot| subscribe::get(snapshot, &topic, &group))
+        })
+        .await
     }
 
     async fn settings_of(

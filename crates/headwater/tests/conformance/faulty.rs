@@ -73,6 +73,7 @@ enum Fault {
     PolicyIsForgotten,
     StuckIsHidden,
     AuditForgetsOne,
+    PageLosesOne,
     NowIsEarly,
     EveryWorkerIsElected,
 }
@@ -145,6 +146,7 @@ noticed! {
     a_forgotten_policy_is_noticed: PolicyIsForgotten by seek::a_groups_own_policy_wins;
     hidden_stuck_messages_are_noticed: StuckIsHidden by seek::stuck_messages_are_counted_per_group;
     a_forgetful_audit_is_noticed: AuditForgetsOne by seek::every_change_is_audited_once;
+    a_page_that_loses_one_is_noticed: PageLosesOne by listing::groups_of_all_topics_are_found_page_by_page;
     an_early_now_is_noticed: NowIsEarly by start::now_is_exact_whatever_races;
     a_forgotten_order_is_noticed: OrderIsForgotten by subscribe::a_group_has_its_own_order;
     two_elected_workers_are_noticed: EveryWorkerIsElected by maintenance::one_of_many_is_elected;
@@ -171,6 +173,10 @@ impl Delivery for Faulty {
         let start = if early { Start::BeginningBounded(2) } else { new.start };
         let order = if self.fault == Fault::OrderIsForgotten { GroupOrder::AsTopic } else { new.order };
         self.inner.subscribe_with(topic, group, &NewSubscription { start, order, ..*new }).await
+    }
+
+    async fn subscription(&self, topic: &TopicName, group: &GroupName) -> Result<Subscription> {
+        self.inner.subscription(topic, group).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {

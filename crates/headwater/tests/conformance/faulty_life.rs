@@ -5,18 +5,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::{
     Ack, Admin, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, CronStatus, DeadLetter,
-    DeadLetterSelection, Detected, EntryRetention, EntryStep, Finding, ForceCompleted, JobRun, JobStatus,
-    LeaseToken, Maintained, Maintenance, MessageAct, MessageState, MissedMessages, Moved, OffsetRange,
-    Outstanding, Owner, PartitionStep, Record, Redriven, Reschedule, Resurrected, Scheduled, Stuck,
-    SubscriptionId, SubscriptionStatus, SubscriptionStep, Survey, Topic, TopicId, TopicStatus, TrackStep,
-    Tracking,
+    DeadLetterSelection, Detected, EntryRetention, EntryStep, Finding, ForceCompleted, GroupSelection,
+    JobRun, JobStatus, LeaseToken, Maintained, Maintenance, MessageAct, MessageState, MissedMessages, Moved,
+    OffsetRange, Outstanding, Owner, PartitionStep, Record, Redriven, Reschedule, Resurrected, Scheduled,
+    ScheduledPlace, Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Survey, SurveyedGroup,
+    Topic, TopicId, TopicSelection, TopicStatus, TrackStep, Tracking,
 };
 use headwater::topic::{Removal, Semantics, TopicContents};
 use headwater::{
     DeliveryPolicy, ErrorKind, GroupName, NewMessage, Offset, Published, Result, Start, SubscriptionState,
     TopicName, TopicSettings,
 };
-
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{Fault, Faulty};
@@ -109,6 +109,22 @@ impl Admin for Faulty {
             }
         }
         Ok(all)
+    }
+
+    async fn find_topics(&self, selection: &TopicSelection, limit: u32) -> Result<Vec<TopicStatus>> {
+        self.inner.find_topics(selection, limit).await
+    }
+
+    async fn find_subscriptions(
+        &self,
+        selection: &GroupSelection,
+        limit: u32,
+    ) -> Result<(Timestamp, Vec<SurveyedGroup>)> {
+        let (now, mut found) = self.inner.find_subscriptions(selection, limit).await?;
+        if self.fault == Fault::PageLosesOne && found.len() > 1 {
+            found.remove(1);
+        }
+        Ok((now, found))
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
@@ -235,8 +251,13 @@ impl Admin for Faulty {
         self.inner.purge(selection).await
     }
 
-    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
-        self.inner.scheduled(topic, limit).await
+    async fn scheduled_after(
+        &self,
+        topic: &TopicName,
+        after: Option<ScheduledPlace>,
+        limit: u32,
+    ) -> Result<Vec<Scheduled>> {
+        self.inner.scheduled_after(topic, after, limit).await
     }
 
     async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
@@ -254,8 +275,18 @@ impl Admin for Faulty {
         self.inner.cron_jobs().await
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
-        let mut lines = self.inner.audit(limit).await?;
+    async fn note(
+        &self,
+        act: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
+        detail: &serde_json::Value,
+    ) -> Result<()> {
+        self.inner.note(act, topic, group, detail).await
+    }
+
+    async fn audit_before(&self, audit_id: i64, limit: u32) -> Result<Vec<AuditEntry>> {
+        let mut lines = self.inner.audit_before(audit_id, limit).await?;
         if self.fault == Fault::AuditForgetsOne {
             lines.retain(|line| line.act != "seek");
         }

@@ -16,6 +16,7 @@ on_each!(
     find_by_id,
     find_by_status,
     find_by_type_and_status,
+    find_page_by_page,
     update_status,
     update_step,
     update_data,
@@ -131,6 +132,41 @@ async fn find_by_status(place: Place) {
         let error = processes.find_by_status(Running, limit).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
+    place.leave(&headwater).await;
+}
+
+async fn find_page_by_page(place: Place) {
+    let (headwater, clock, processes) = open(&place).await;
+    for (process_type, key) in [("order", "Kettle-1"), ("order", "kettle-2"), ("payment", "kettle-1")] {
+        let new = inserted(&processes, process_type, key).await;
+        moved(&processes, new, &[ProcessStatus::Running]).await;
+        // The last two are of one moment.
+        if key != "kettle-2" {
+            clock.advance(Duration::from_millis(1));
+        }
+    }
+    inserted(&processes, "order", "cup").await;
+    let mut found: Vec<ProcessInstance> = Vec::new();
+    loop {
+        let before = found.last().and_then(ProcessInstance::place);
+        let page = processes.find(1, |all| {
+            let all = all.contains("KETTLE").without_data();
+            before.map_or(all.clone(), |place| all.before(place))
+        });
+        let page = page.await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        found.extend(page);
+    }
+    let keys: Vec<_> = found.iter().filter_map(ProcessInstance::business_key).collect();
+    assert_eq!((keys.len(), keys[2]), (3, "Kettle-1"), "{keys:?}");
+    assert!(found.iter().all(|process| process.data().is_none()));
+    let orders = processes.find(10, |all| all.process_type("order").status(ProcessStatus::Running)).await;
+    assert_eq!(orders.unwrap().len(), 2);
+    assert_eq!(processes.find(10, |all| all.contains("PAY")).await.unwrap().len(), 1);
+    let error = processes.find(10, |all| all.contains("")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     place.leave(&headwater).await;
 }
 

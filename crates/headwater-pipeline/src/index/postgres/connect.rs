@@ -1,28 +1,21 @@
 //! The pool of connections, and what is true of a connection that is lent from it.
 
-use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
-use tokio_postgres::Config;
-use tokio_postgres::config::TargetSessionAttrs;
+use headwater::store::postgres::driver_config;
 
-use super::{fault, tls};
+use super::fault;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::database::PoolFigures;
 
 /// How long to wait for a connection to become free, to be made, or to be checked.
 const FREE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one address may take to accept a connection, if the URL does not set it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A vanished server is detected in half a minute; the system's default is two hours.
-const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVES_RETRIES: u32 = 3;
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a server may take beyond the connect timeout of the URL until the session is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unused connections beyond the minimum are closed after this.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 
@@ -38,11 +31,12 @@ pub(super) struct Connections {
 impl Connections {
     /// Connects to nothing yet.
     pub(super) fn new(url: &str, schema: &str, max: usize, idle_min: usize) -> Result<Self> {
-        let (url, connector) = tls::connector(url)?;
-        let config = config_of(&url)?;
+        let (config, connector) = driver_config(url, "headwater-index")
+            .map_err(|error| Error::invalid(format!("index URL: {error}")))?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let servers = u32::try_from(config.get_hosts().len().max(1)).unwrap_or(u32::MAX);
-        let create = CONNECT_TIMEOUT.saturating_mul(servers) + CONNECT_TIMEOUT;
+        let connect = config.get_connect_timeout().copied().unwrap_or(READY_TIMEOUT);
+        let create = connect.saturating_mul(servers).saturating_add(READY_TIMEOUT);
         let limits = Timeouts { wait: Some(FREE_TIMEOUT), create: Some(create), recycle: Some(FREE_TIMEOUT) };
         let pool = Pool::builder(Manager::from_config(config, connector, recycling))
             .max_size(max)
@@ -134,37 +128,4 @@ impl Drop for Lent {
             drop(Object::take(object));
         }
     }
-}
-
-/// Parses a URL. Its parameters override the defaults here.
-fn config_of(url: &str) -> Result<Config> {
-    let says = |name: &str| {
-        let query = url.split_once('?').map_or("", |(_, query)| query);
-        query.split('&').any(|pair| pair.split_once('=').is_some_and(|(said, _)| said == name))
-    };
-    // The driver's text names the parameter; the URL itself may have a password.
-    let mut config = Config::from_str(url)
-        .map_err(|error| Error::invalid(format!("index URL: not one the driver understands: {error}")))?;
-    if !says("application_name") {
-        config.application_name("headwater-index");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(TCP_USER_TIMEOUT);
-    }
-    if !says("keepalives_idle") {
-        config.keepalives_idle(KEEPALIVES_IDLE);
-    }
-    if config.get_keepalives_interval().is_none() {
-        config.keepalives_interval(KEEPALIVES_INTERVAL);
-    }
-    if config.get_keepalives_retries().is_none() {
-        config.keepalives_retries(KEEPALIVES_RETRIES);
-    }
-    if config.get_hosts().len() > 1 && !says("target_session_attrs") {
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    }
-    Ok(config)
 }

@@ -34,6 +34,17 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/** The source's name of a molecule type, or its number. */
+function typeName(metadata, type) {
+  return metadata?.molecule_types?.[type] || String(type);
+}
+
+/** The same with its number, which filters of the API need. */
+function typeLabel(metadata, type) {
+  const name = typeName(metadata, type);
+  return name === String(type) ? name : `${name} (${type})`;
+}
+
 const number = new Intl.NumberFormat('en');
 
 /** The hues of the first numbers, which differ for colour-blind eyes too. */

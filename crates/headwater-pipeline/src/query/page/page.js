@@ -214,7 +214,8 @@ function swatch(key) {
 }
 
 function nameOf(key) {
-  return key === 0 && view.colourBy === 'owner' ? 'none' : String(key);
+  if (view.colourBy === 'type') return typeName(state.metadata, key);
+  return key === 0 ? 'none' : String(key);
 }
 
 function showLegend() {
@@ -253,7 +254,7 @@ function showHover(place, event) {
   const lines = [`(${place.coordinates.join(', ')})`];
   if (place.at >= 0) {
     const of = (name) => view.cells[name][place.at];
-    lines.push(`type   ${of('molecule_type')}`, `value  ${of('molecule_value')}`, `owner  ${of('owner_id') || 'none'}`, `marker ${of('marker')}`);
+    lines.push(`type   ${typeLabel(state.metadata, of('molecule_type'))}`, `value  ${of('molecule_value')}`, `owner  ${of('owner_id') || 'none'}`, `marker ${of('marker')}`);
   } else if (view.cells) lines.push('empty');
   box.textContent = lines.join('\n');
   const stage = box.parentElement.getBoundingClientRect();
@@ -269,12 +270,20 @@ function showOrganisms(organisms) {
   byId('organism-count').textContent = organisms ? number.format(organisms.filter((one) => one.alive).length) + ' alive' : 'not indexed';
   const shown = (organisms || []).slice().sort((a, b) => b.alive - a.alive || b.energy - a.energy).slice(0, ORGANISMS_MAX);
   byId('organisms').replaceChildren(...shown.map((one) => {
-    const button = element('button', { onclick: () => inspect(one.id), 'aria-current': String(one.id === state.organism), class: one.alive ? null : 'dead' });
+    const button = element('button', { onclick: () => inspect(one.id), 'data-id': one.id, class: one.alive ? null : 'dead' });
     const dot = element('span', { class: 'swatch' });
     dot.style.background = `rgb(${view.colourOf(one.id).join()})`;
     button.append(dot, String(one.id), element('span', { class: 'energy-of' }, number.format(one.energy)));
     return element('li', {}, button);
   }));
+  markOrganism();
+}
+
+/** Marks the organism that is inspected in the list, also before the next tick. */
+function markOrganism() {
+  for (const button of document.querySelectorAll('#organisms button')) {
+    button.setAttribute('aria-current', String(Number(button.dataset.id) === state.organism));
+  }
 }
 
 async function inspect(id) {
@@ -282,6 +291,7 @@ async function inspect(id) {
   state.organism = id;
   view.selected = id;
   view.draw();
+  markOrganism();
   const path = `${pathOf(state.run.run_id)}/organisms/${id}`;
   try {
     // Of a long life, what is around this tick.
@@ -305,6 +315,7 @@ function closeInspector() {
   view.selected = null;
   byId('inspector').hidden = true;
   view.draw();
+  markOrganism();
 }
 
 function showOrganism() {

@@ -17,6 +17,8 @@ class WorldView {
     this.organisms = [];
     this.selected = null;
     this.view = { x: 0, y: 0, scale: 1 };
+    /** Until the user zooms or pans. */
+    this.isWhole = true;
     this.picture = document.createElement('canvas');
     this.listen();
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -206,10 +208,10 @@ class WorldView {
   resize() {
     const ratio = devicePixelRatio || 1;
     const { clientWidth, clientHeight } = this.canvas;
-    const first = this.canvas.width === 300 && this.canvas.height === 150;
     this.canvas.width = Math.max(1, Math.round(clientWidth * ratio));
     this.canvas.height = Math.max(1, Math.round(clientHeight * ratio));
-    if (first) this.fit(); else this.draw();
+    // A world that is shown whole stays so in a window of another size; a part that was chosen stays where it is.
+    if (this.isWhole) this.fit(); else this.moved();
   }
 
   fit() {
@@ -219,6 +221,7 @@ class WorldView {
     this.view.scale = Math.min(SCALE_MAX, scale);
     this.view.x = (this.columns - width / this.view.scale) / 2;
     this.view.y = (this.rows - height / (this.view.scale * this.stretch)) / 2;
+    this.isWhole = true;
     this.moved();
   }
 
@@ -230,6 +233,7 @@ class WorldView {
     view.x += centre[0] / view.scale - centre[0] / scale;
     view.y += (centre[1] / view.scale - centre[1] / scale) / stretch;
     view.scale = scale;
+    this.isWhole = false;
     this.moved();
   }
 
@@ -275,6 +279,7 @@ class WorldView {
       travelled += Math.abs(dx) + Math.abs(dy);
       this.view.x -= dx * ratio() / this.view.scale / pointers.size;
       this.view.y -= dy * ratio() / (this.view.scale * this.stretch) / pointers.size;
+      if (travelled >= 4) this.isWhole = false;
       if (was && spread()) this.zoom(spread() / was); else this.moved();
     });
     const released = (event) => {

@@ -1,4 +1,4 @@
-//! A process that commits a batch and is killed before its ack.
+//! A process that indexes and is killed: after a commit and before its ack, or with ticks in its buffer.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -6,21 +6,53 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use headwater_pipeline::Result;
 use headwater_pipeline::contracts::{RunInfo, SimulationMetadata, TickData};
-use headwater_pipeline::indexer::{EnvironmentIndexer, Indexer};
-use headwater_pipeline::resource::EnvironmentWrite;
+use headwater_pipeline::indexer::{BatchIndexer, EnvironmentIndexer, Indexer, IndexerOptions};
 
 use super::place::{Place, eventually};
-use super::soon;
+use super::{environment, soon};
 use crate::running::start;
 
 /// The place that the process works on: its coordinates, one per line.
 const PLACE: &str = "HEADWATER_TEST_KILLED_INDEXER";
 
-/// Starts the process, waits for its commit and kills it.
-pub(crate) async fn index_and_die(place: &Place) {
+/// How far the process comes.
+const HOW: &str = "HEADWATER_TEST_KILLED_HOW";
+
+/// When the process is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dies {
+    /// Its commit is there, and it never acks.
+    AfterCommit,
+    /// 250 ticks are flushed, what is more is in its buffer for a minute.
+    WithTicksBuffered,
+    /// The same, with marks of what is done.
+    WithTicksBufferedAndMarks,
+}
+
+impl Dies {
+    const ALL: [Dies; 3] = [Dies::AfterCommit, Dies::WithTicksBuffered, Dies::WithTicksBufferedAndMarks];
+
+    fn indexer(self, place: &Place) -> BatchIndexer {
+        let buffering = IndexerOptions { insert_batch_size: 250, flush_timeout_ms: 60_000, ..soon() };
+        match self {
+            Dies::AfterCommit => {
+                place.indexer("environment", soon(), |index| Arc::new(Stuck(EnvironmentIndexer::new(index))))
+            }
+            Dies::WithTicksBuffered => place.indexer("environment", buffering, environment),
+            Dies::WithTicksBufferedAndMarks => {
+                let options = IndexerOptions { enable_idempotency: true, ..buffering };
+                place.indexer("environment", options, environment)
+            }
+        }
+    }
+}
+
+/// Starts the process, waits until it has come as far as is said, and kills it.
+pub(crate) async fn index_and_die(place: &Place, dies: Dies, mut is_there: impl AsyncFnMut() -> bool) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["environment::killed::indexer_to_be_killed", "--exact", "--nocapture"])
         .env(PLACE, place.coordinates().join("\n"))
+        .env(HOW, format!("{dies:?}"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
@@ -28,7 +60,7 @@ pub(crate) async fn index_and_die(place: &Place) {
         .expect("started");
     eventually("the other process commits", async || {
         assert!(child.try_wait().expect("asked").is_none(), "the process ended by itself");
-        !place.ticks().await.is_empty()
+        is_there().await
     })
     .await;
     // SIGKILL.
@@ -51,10 +83,9 @@ async fn indexer_to_be_killed() {
     let (run_id, namespace) = (run_id.clone(), run_id.clone());
     let run = RunInfo { run_id, namespace, state: "RUNNING".into(), ..RunInfo::default() };
     let place = Place::open(own, store.clone(), index.clone(), run).await;
-    let stuck = |index: Arc<dyn EnvironmentWrite>| -> Arc<dyn Indexer> {
-        Arc::new(Stuck(EnvironmentIndexer::new(index)))
-    };
-    let _ = start(place.indexer("environment", soon(), stuck)).ended().await;
+    let how = std::env::var(HOW).expect("set with the place");
+    let dies = Dies::ALL.into_iter().find(|dies| format!("{dies:?}") == how).expect("one of them");
+    let _ = start(dies.indexer(&place)).ended().await;
 }
 
 /// Commits and never returns.

@@ -14,8 +14,9 @@ use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::indexer::{BatchIndexer, Indexer, IndexerOptions};
 use headwater_pipeline::persistence::{Persistence, PersistenceOptions};
 use headwater_pipeline::resource::{
-    BatchStorageWrite, Bind, BindIndexer, Closer, Delivery, EnvironmentWrite, Handler, IndexerBindings,
-    MetadataWrite, PersistenceBindings, Reading, TickQueueWriter, TopicReader, TopicWriter, Verdict,
+    BatchStorageRead, BatchStorageWrite, Bind, BindIndexer, Closer, Delivery, EnvironmentWrite, Handler,
+    IdempotencyTracker, IndexerBindings, MetadataRead, MetadataWrite, PersistenceBindings, Reading,
+    TickQueueWriter, TopicReader, TopicWriter, Verdict,
 };
 use headwater_pipeline::runs::{Directory, OpenRun, Runs};
 use headwater_pipeline::storage::{FileStorage, StorageSettings};
@@ -46,14 +47,27 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn sqlite() -> Self {
+        let place = Place::bare_sqlite().await.expect("a file");
+        place.index_metadata().await;
+        place
+    }
+
+    pub(crate) async fn postgres() -> Option<Self> {
+        let place = Place::bare_postgres().await?;
+        place.index_metadata().await;
+        Some(place)
+    }
+
+    /// Without metadata in the index.
+    pub(crate) async fn bare_sqlite() -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = format!("sqlite:{}", directory.path().join("pipeline.db").display());
         let index = format!("sqlite:{}", directory.path().join("index").display());
-        Place::with_a_run(directory, store, index).await
+        Some(Place::with_a_run(directory, store, index).await)
     }
 
     /// `None`, with a printed notice, where no server is given, and a failure where nothing may be skipped.
-    pub(crate) async fn postgres() -> Option<Self> {
+    pub(crate) async fn bare_postgres() -> Option<Self> {
         let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
             let required = ["HEADWATER_TEST_REQUIRE_ALL", "CI"];
             let required = required.iter().any(|name| std::env::var_os(name).is_some());
@@ -67,18 +81,22 @@ impl Place {
         Some(Place::with_a_run(directory, store, server).await)
     }
 
-    /// With a run whose metadata is in the index.
+    /// With a run that is registered.
     async fn with_a_run(directory: tempfile::TempDir, store: String, index_url: String) -> Self {
         let id = RunId::generate().to_string();
         let run =
             RunInfo { run_id: id.clone(), namespace: id, state: "RUNNING".into(), ..RunInfo::default() };
         let place = Place::open(directory, store, index_url, run.clone()).await;
         place.runs.register(&run).await.expect("registered");
-        let index = place.index();
-        MetadataWrite::create_schema(&index).await.expect("created");
-        index.insert_metadata(&metadata(&run.run_id)).await.expect("written");
-        index.close().await;
         place
+    }
+
+    /// Writes the run's metadata into the index.
+    pub(crate) async fn index_metadata(&self) {
+        let index = self.index();
+        MetadataWrite::create_schema(&index).await.expect("created");
+        index.insert_metadata(&metadata(&self.run.run_id)).await.expect("written");
+        index.close().await;
     }
 
     /// A place that another process has made.
@@ -164,7 +182,7 @@ impl Place {
         std::fs::write(&file, bytes).expect("written");
     }
 
-    fn index(&self) -> Index {
+    pub(crate) fn index(&self) -> Index {
         Index::open(&self.index_url, &self.run.run_id, &IndexOptions::default()).expect("opened")
     }
 
@@ -211,12 +229,29 @@ impl Place {
         options: IndexerOptions,
         make: impl Fn(Arc<dyn EnvironmentWrite>) -> Arc<dyn Indexer> + Send + Sync,
     ) -> BatchIndexer {
+        self.indexer_with(name, options, make, |_| {})
+    }
+
+    /// The same with other parts around it.
+    pub(crate) fn indexer_with(
+        &self,
+        name: &str,
+        options: IndexerOptions,
+        make: impl Fn(Arc<dyn EnvironmentWrite>) -> Arc<dyn Indexer> + Send + Sync,
+        change: impl FnOnce(&mut Parts),
+    ) -> BatchIndexer {
         let index = self.index();
+        let mut parts = Parts {
+            storage: Arc::new(self.files.clone()),
+            metadata: Arc::new(index.clone()),
+            tracker: Arc::new(index.clone()),
+        };
+        change(&mut parts);
         let bind = Arc::new(BindReal {
             name: name.to_owned(),
             config: self.config.clone(),
             runs: self.runs.clone(),
-            files: self.files.clone(),
+            parts,
             indexer: make(Arc::new(index.clone())),
             index,
             deliveries: Arc::clone(&self.deliveries),
@@ -226,11 +261,62 @@ impl Place {
     }
 
     pub(crate) fn persistence(&self) -> Persistence {
+        self.persistence_with(|announcements| announcements)
+    }
+
+    /// The same with other announcements.
+    pub(crate) fn persistence_with(
+        &self,
+        announcing: impl Fn(Announcements) -> Announcements + Send + Sync + 'static,
+    ) -> Persistence {
         let (config, runs, files) = (self.config.clone(), self.runs.clone(), self.files.clone());
-        let options = PersistenceOptions { batch_timeout_ms: 20, ..PersistenceOptions::default() };
+        let options =
+            PersistenceOptions { batch_timeout_ms: 20, batch_attempts: 1, ..PersistenceOptions::default() };
         let directory = Arc::clone(&self.directory_of_runs);
-        Persistence::new("persistence", directory, Arc::new(BindQueue { config, runs, files }), options)
-            .expect("valid")
+        let bind = BindQueue { config, runs, files, announcing: Box::new(announcing) };
+        Persistence::new("persistence", directory, Arc::new(bind), options).expect("valid")
+    }
+
+    /// Ticks in the queue that are not acked.
+    pub(crate) async fn queue_lag(&self) -> u64 {
+        self.open.backlog(QUEUE).lag().await.expect("read")
+    }
+
+    /// Why ticks became dead letters.
+    pub(crate) async fn refused_ticks(&self) -> Vec<String> {
+        let dead_letters = self.open.headwater().dead_letters();
+        let listed = dead_letters.of(QUEUE, "persistence").list(10).await.expect("read");
+        listed.into_iter().map(|dead| dead.error).collect()
+    }
+
+    pub(crate) fn has_file(&self, key: &str) -> bool {
+        self.directory.path().join("files").join(key).exists()
+    }
+
+    /// Writes a file without the checks of a storage.
+    pub(crate) fn put_file(&self, key: &str, bytes: &[u8]) {
+        let path = self.directory.path().join("files").join(key);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        std::fs::write(path, bytes).expect("written");
+    }
+
+    /// Takes the leases of the group away.
+    pub(crate) async fn release_leases(&self) {
+        let headwater = self.open.headwater();
+        for range in headwater.groups(TOPIC).outstanding(GROUP, 100).await.expect("read") {
+            if let Some(token) = range.token {
+                headwater.release_lease(token).await.expect("released");
+            }
+        }
+    }
+
+    /// Whether the group has marked a batch as done.
+    pub(crate) async fn is_marked(&self, info: &BatchInfo) -> bool {
+        let index = self.index();
+        // Before the first instance there is no table.
+        let is_done = index.is_done(GROUP, &info.storage_key).await.unwrap_or(false);
+        index.close().await;
+        is_done
     }
 
     /// Checks that the run's store is sound and removes everything.
@@ -247,12 +333,22 @@ impl Place {
     }
 }
 
+/// What is around an indexer.
+pub(crate) struct Parts {
+    pub(crate) storage: Arc<dyn BatchStorageRead>,
+    pub(crate) metadata: Arc<dyn MetadataRead>,
+    pub(crate) tracker: Arc<dyn IdempotencyTracker>,
+}
+
+/// Where files are announced.
+pub(crate) type Announcements = Arc<dyn TopicWriter<BatchInfo>>;
+
 /// Binds an indexer to a run of real stores.
 struct BindReal {
     name: String,
     config: Config,
     runs: Runs,
-    files: FileStorage,
+    parts: Parts,
     index: Index,
     indexer: Arc<dyn Indexer>,
     deliveries: Arc<Mutex<Vec<u32>>>,
@@ -269,9 +365,9 @@ impl BindIndexer for BindReal {
             indexer: Arc::clone(&self.indexer),
             batches: Arc::new(batches),
             group: GROUP.to_owned(),
-            storage: Arc::new(self.files.clone()),
-            metadata: Arc::new(self.index.clone()),
-            tracker: Some(Arc::new(self.index.clone())),
+            storage: Arc::clone(&self.parts.storage),
+            metadata: Arc::clone(&self.parts.metadata),
+            tracker: Some(Arc::clone(&self.parts.tracker)),
             upstream: Some(open.backlog(QUEUE)),
             closer: Box::new(CloseReal { open, index: Some(self.index.clone()) }),
         })
@@ -282,6 +378,7 @@ struct BindQueue {
     config: Config,
     runs: Runs,
     files: FileStorage,
+    announcing: Box<dyn Fn(Announcements) -> Announcements + Send + Sync>,
 }
 
 #[async_trait]
@@ -291,7 +388,7 @@ impl Bind<PersistenceBindings> for BindQueue {
         let bind = |port, uri: &str| {
             Bindings::default().bind("persistence", port, &self.config.binding(uri)?, &run.run_id)
         };
-        let announcements = open.writer(&bind("batches", "topic-write:batch-topic")?);
+        let announcements = (self.announcing)(open.writer(&bind("batches", "topic-write:batch-topic")?));
         let ticks = open.tick_reader(&bind("ticks", "queue-in:tick-queue")?, 2_000, None).await?;
         let closer = Box::new(CloseReal { open, index: None });
         Ok(PersistenceBindings { ticks, storage: Arc::new(self.files.clone()), announcements, closer })

@@ -88,6 +88,7 @@ impl Place {
             environment: Some(world.to_environment()),
             sampling_interval: 1,
             resolved_config: "[world]\n".into(),
+            molecule_types: [(1, "code".into())].into(),
         }
     }
 

@@ -12,24 +12,26 @@ use uuid::Uuid;
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
+use crate::groups::GroupSelection;
 use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange};
 use crate::maintenance::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::scheduled::{Reschedule, Scheduled};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
     Ack, Admin, AuditEntry, CleanStep, CronDescription, CronStatus, Delivery, Detected, EntryRetention,
     EntryStep, FetchBound, Fetched, Finding, ForceCompleted, Head, Heartbeat, Maintained, Maintenance,
     MessageAct, MessageState, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck,
-    SubscriptionStep, Survey, TrackStep, Tracking, Wake, Weighing,
+    SubscriptionStep, Survey, SurveyedGroup, TrackStep, Tracking, Wake, Weighing,
 };
 use crate::subscription::{
     DeliveryPolicy, MissedMessages, NewSubscription, Outstanding, Start, Subscription, SubscriptionId,
     SubscriptionStatus,
 };
 use crate::topic::{Removal, Topic, TopicContents, TopicId, TopicSettings, TopicStatus};
+use crate::topics::TopicSelection;
 
 /// The recorded calls, and how it answers.
 #[derive(Debug, Default)]
@@ -241,6 +243,7 @@ with_the_rest! {
         }
     }
     fn subscribe_with(topic: &TopicName, group: &GroupName, new: &NewSubscription) -> Subscription;
+    fn subscription(topic: &TopicName, group: &GroupName) -> Subscription;
     fn head(topic: TopicId) -> Option<Head>;
     fn publish(topic: &TopicName, messages: &[NewMessage]) -> Vec<Published>;
     fn cron_last(job: &str, first: Timestamp) -> Timestamp;
@@ -293,10 +296,13 @@ with_the_rest! {
     fn redrive(selection: &DeadLetterSelection) -> Redriven;
     fn cron_jobs() -> Vec<CronStatus>;
     fn purge(selection: &DeadLetterSelection) -> u64;
-    fn scheduled(topic: &TopicName, limit: u32) -> Vec<Scheduled>;
+    fn scheduled_after(topic: &TopicName, after: Option<ScheduledPlace>, limit: u32) -> Vec<Scheduled>;
     fn cancel_scheduled(topic: &TopicName, message_id: Uuid) -> bool;
     fn reschedule(topic: &TopicName, message_id: Uuid, to: Reschedule) -> bool;
-    fn audit(limit: u32) -> Vec<AuditEntry>;
+    fn audit_before(audit_id: i64, limit: u32) -> Vec<AuditEntry>;
+    fn note(act: &str, topic: Option<&str>, group: Option<&str>, detail: &serde_json::Value) -> ();
+    fn find_topics(selection: &TopicSelection, limit: u32) -> Vec<TopicStatus>;
+    fn find_subscriptions(selection: &GroupSelection, limit: u32) -> (Timestamp, Vec<SurveyedGroup>);
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack>;
     fn doctor() -> Vec<Finding>;
     fn drop_namespace() -> ();

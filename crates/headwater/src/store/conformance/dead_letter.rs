@@ -36,6 +36,8 @@ pub async fn insert(case: &Case) {
     let id = dead_letters.park(&command).await.unwrap();
     assert_eq!(id.get_version_num(), 4, "{id}");
     let expected = AnyDeadLetter {
+        number: only(&dead_letters).await.number,
+        payload_bytes: 3,
         dead_letter_id: id,
         source: DeadLetterSource::Command { topic: Some("payments".into()) },
         command_id: "c-7".into(),

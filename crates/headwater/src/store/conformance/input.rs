@@ -135,7 +135,7 @@ pub async fn a_payload_over_the_hard_limit_is_refused(case: &Case) {
     assert_eq!(scene.fetch_range(1, 1_000).await, []);
 }
 
-/// Plain SQL follows the rule for keys, and nothing refused is stored.
+/// Plain SQL follows the rules for keys and headers, and nothing refused is stored.
 pub async fn plain_sql_keeps_the_rules(case: &Case) {
     let scene = case.queue().await;
     for (bad, rule) in bad_names() {
@@ -143,9 +143,34 @@ pub async fn plain_sql_keeps_the_rules(case: &Case) {
         let answer = case.harness().publish_by_sql(&scene.topic, "1", Some(&bad), true).await;
         assert!(answer.is_err(), "a key that breaks the rule ({rule}) was taken: {bad:?}");
     }
+    let text = |headers: BTreeMap<String, String>| serde_json::to_string(&headers).unwrap();
+    let many = |count: usize| text((0..count).map(|n| (n.to_string(), String::new())).collect());
+    let one = |name: &str, value: &str| text(BTreeMap::from([(name.to_owned(), value.to_owned())]));
+    let long = "x".repeat(HEADER_VALUE_BYTES_MAX + 1);
+    for headers in [many(HEADERS_MAX + 1), one("h", &long), one("", "x"), one(&"n".repeat(256), "x")] {
+        let answer = publish_headers_by_sql(case, &headers).await;
+        assert!(answer.is_err(), "headers that break a rule were taken: {headers:.60}");
+    }
+    for headers in [r#"{"h":1}"#, "[]", "1"] {
+        assert!(publish_headers_by_sql(case, headers).await.is_err(), "{headers}");
+    }
     assert_eq!(scene.fetch_range(1, 1_000).await, []);
     case.harness().publish_by_sql(&scene.topic, "1", Some("good"), true).await.unwrap();
-    assert_eq!(scene.drain_until("a", 1).await[0].key.as_deref(), Some("good"));
+    for headers in [many(HEADERS_MAX), one("h", &long[1..])] {
+        publish_headers_by_sql(case, &headers).await.unwrap();
+    }
+    let taken = scene.drain_until("a", 3).await;
+    assert_eq!(taken[0].key.as_deref(), Some("good"));
+    assert_eq!((taken[1].headers.len(), taken[2].headers["h"].len()), (HEADERS_MAX, HEADER_VALUE_BYTES_MAX));
+}
+
+/// Publishes to `orders` with plain SQL; the headers have no quote in them.
+async fn publish_headers_by_sql(case: &Case, headers: &str) -> Result<u64, String> {
+    let sqlite = format!(
+        "INSERT INTO headwater_publish (topic, payload, headers) VALUES ('orders', '1', '{headers}')"
+    );
+    let postgres = format!("SELECT {{schema}}.publish('orders', '1', headers => '{headers}')");
+    case.harness().sql(&sqlite, &postgres).await
 }
 
 /// Delays and leases have a limit; nothing overflows, and a refused call changes nothing.

@@ -24,6 +24,7 @@ const FILES: &[&str] = &[
     include_str!("input.rs"),
     include_str!("keeping.rs"),
     include_str!("limits.rs"),
+    include_str!("listing.rs"),
     include_str!("order.rs"),
     include_str!("outbox.rs"),
     include_str!("outbox/plain_sql.rs"),

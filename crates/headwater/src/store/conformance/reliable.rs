@@ -117,8 +117,48 @@ macro_rules! conformance_reliable_cases {
         );
         $crate::conformance_group!(
             $make,
+            listing,
+            [
+                topics_are_found_page_by_page,
+                groups_of_all_topics_are_found_page_by_page,
+                dead_letters_are_found_page_by_page,
+                scheduled_messages_are_listed_page_by_page,
+                outbox_lists_leave_out_payloads,
+                acts_name_who_acts_for_whom,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
             relay,
             [relays_are_added_listed_and_removed, relays_outside_their_rules_are_refused]
+        );
+        $crate::conformance_group!(
+            $make,
+            claims,
+            [
+                a_ticket_is_settled_by_another_process,
+                a_lease_of_a_client_ends_at_its_deadline,
+                tickets_are_settled_one_by_one,
+                a_failed_ticket_is_buried_at_its_last_attempt,
+                a_ticket_fits_its_own_lease_only,
+                tickets_keep_the_order_of_keys,
+                a_claim_is_bounded_in_messages_and_bytes,
+                expired_messages_are_not_claimed,
+                claims_are_for_groups_that_exist,
+                what_a_holder_has_is_known_to_all,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            token,
+            [
+                tokens_are_created_found_listed_and_revoked,
+                the_audit_has_no_secret_of_a_token,
+                a_rotated_token_has_a_grace,
+                a_token_expires,
+                a_session_ends_with_its_token,
+                tokens_outside_their_rules_are_refused,
+            ]
         );
         $crate::conformance_group!(
             $make,

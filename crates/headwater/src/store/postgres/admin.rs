@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
@@ -11,16 +12,20 @@ use super::{
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
+use crate::groups::GroupSelection;
 use crate::lease::LeaseToken;
 use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName};
-use crate::scheduled::{Reschedule, Scheduled};
-use crate::store::{Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
+use crate::store::{
+    Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck, SurveyedGroup,
+};
 use crate::subscription::{
     DeliveryPolicy, MessageAct, MessageState, Outstanding, Start, SubscriptionId, SubscriptionStatus,
     Transition,
 };
-use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings, TopicStatus};
+use crate::topics::TopicSelection;
 
 #[async_trait]
 impl Admin for PostgresStore {
@@ -50,6 +55,18 @@ impl Admin for PostgresStore {
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
         status::list(self, topic).await
+    }
+
+    async fn find_topics(&self, selection: &TopicSelection, limit: u32) -> Result<Vec<TopicStatus>> {
+        topic::find(self, selection, Some(limit)).await
+    }
+
+    async fn find_subscriptions(
+        &self,
+        selection: &GroupSelection,
+        limit: u32,
+    ) -> Result<(Timestamp, Vec<SurveyedGroup>)> {
+        status::find(self, selection, limit).await
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
@@ -155,8 +172,13 @@ impl Admin for PostgresStore {
         dead_letter::purge(self, selection).await
     }
 
-    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
-        schedule::list(self, topic, limit).await
+    async fn scheduled_after(
+        &self,
+        topic: &TopicName,
+        after: Option<ScheduledPlace>,
+        limit: u32,
+    ) -> Result<Vec<Scheduled>> {
+        schedule::list(self, topic, after, limit).await
     }
 
     async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
@@ -171,8 +193,18 @@ impl Admin for PostgresStore {
         cron::list(self).await
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
-        audit::audit(self, limit).await
+    async fn audit_before(&self, audit_id: i64, limit: u32) -> Result<Vec<AuditEntry>> {
+        audit::list(self, audit_id, limit).await
+    }
+
+    async fn note(
+        &self,
+        act: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
+        detail: &serde_json::Value,
+    ) -> Result<()> {
+        audit::note(self, act, topic, group, detail).await
     }
 
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {

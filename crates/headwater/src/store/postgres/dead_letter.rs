@@ -62,7 +62,7 @@ pub(super) async fn replace(
         &message.content_type,
         &message.headers_json(),
         &message.correlation_id,
-        &store.actor,
+        &&*store.actor.now(),
         &columns.now,
     ];
     let doing = format!("replacing dead letter {id}");
@@ -107,7 +107,7 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
             &before,
             &gone,
             &pages.is_last,
-            &store.actor,
+            &&*store.actor.now(),
             &store.clock.injected(),
         ];
         let rows = store
@@ -137,7 +137,7 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
             &ids,
             &before,
             &pages.is_last,
-            &store.actor,
+            &&*store.actor.now(),
             &store.clock.injected(),
         ];
         let rows = store

@@ -65,7 +65,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
 }
 
 /// The driver's error with all its causes: it names only the step that failed, and the cause is what a person needs.
-fn causes_of(error: &tokio_postgres::Error) -> String {
+pub(super) fn causes_of(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

@@ -8,35 +8,27 @@
 //! detected by the keepalives and the limit on unacknowledged data.
 
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
+use tokio_postgres::config::{LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 
 use super::address::Address;
 use super::statements::in_namespace;
+use super::url::{self, CONNECT_TIMEOUT, for_hosts, hosts_of};
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
 use crate::store::OpenOptions;
 
-/// How long one address may take to accept a connection, if the URL does not set it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server may take beyond that until the session is ready: a server that accepts but does not answer is skipped.
+/// How long a server may take beyond its connect timeout until the session is ready: one that accepts but does not answer is
+/// skipped.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
-/// TCP keepalives: idle time before the first probe, interval, and number of probes. A vanished server is detected in half a
-/// minute; the system's default is two hours.
-const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVES_RETRIES: u32 = 3;
-/// Sent data that is not acknowledged for this long ends the connection.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection as the driver makes it.
 pub(super) type Driven = Connection<Socket, <tls::Connector as MakeTlsConnect<Socket>>::Stream>;
@@ -223,58 +215,17 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Parses a URL. Its parameters override the defaults here.
+/// The configuration of a URL, for sessions of the store.
 fn config_of(url: &str, read_only: bool) -> Result<(Config, tls::Connector)> {
-    let says = |name: &str| {
-        let query = url.split_once('?').map_or("", |(_, query)| query);
-        query.split('&').any(|pair| pair.split_once('=').is_some_and(|(said, _)| said == name))
-    };
-    let (driver_url, mode) = tls::mode_of(url);
-    let mut config = Config::from_str(&driver_url).map_err(|error| {
-        Error::invalid("store", format!("not a PostgreSQL URL the driver understands: {error}"))
-    })?;
+    let (mut config, connector) = url::config_of(url, !read_only)?;
     config.application_name("headwater");
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(TCP_USER_TIMEOUT);
-    }
-    if !says("keepalives_idle") {
-        config.keepalives_idle(KEEPALIVES_IDLE);
-    }
-    if config.get_keepalives_interval().is_none() {
-        config.keepalives_interval(KEEPALIVES_INTERVAL);
-    }
-    if config.get_keepalives_retries().is_none() {
-        config.keepalives_retries(KEEPALIVES_RETRIES);
-    }
-    if hosts_of(&config).len() > 1 && !says("target_session_attrs") && !read_only {
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    }
     if read_only {
         // An option of the connection and not a `SET`: behind a pooler a setting would stay with a session that other programs
         // get next.
         let options = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
         config.options(format!("{options}-c default_transaction_read_only=on"));
     }
-    Ok((config, tls::connector(mode)?))
-}
-
-/// Every server named. The driver splits the list in a URL's authority, but not the one in its parameter `host`.
-fn hosts_of(config: &Config) -> Vec<Host> {
-    let split = |names: &str| names.split(',').map(str::to_owned).collect::<Vec<_>>();
-    let names = config.get_hosts().iter().flat_map(|host| match host {
-        Host::Tcp(names) => split(names),
-        #[cfg(unix)]
-        Host::Unix(paths) => split(&paths.to_string_lossy()),
-    });
-    let host = |name: String| match name.starts_with('/') {
-        #[cfg(unix)]
-        true => Host::Unix(name.into()),
-        _ => Host::Tcp(name),
-    };
-    names.map(host).collect()
+    Ok((config, connector))
 }
 
 /// The same configuration for each server alone.
@@ -294,33 +245,8 @@ fn targets_of(config: &Config) -> Result<Vec<Config>> {
         return Ok(vec![config.clone()]);
     }
     let port_of = |at: usize| ports.get(at).or(ports.first()).copied();
-    Ok(hosts.iter().enumerate().map(|(at, host)| target(config, host, port_of(at))).collect())
-}
-
-fn target(config: &Config, host: &Host, port: Option<u16>) -> Config {
-    let mut one = Config::new();
-    match host {
-        Host::Tcp(name) => one.host(name),
-        #[cfg(unix)]
-        Host::Unix(path) => one.host_path(path),
-    };
-    port.map(|port| one.port(port));
-    config.get_user().map(|user| one.user(user));
-    config.get_password().map(|password| one.password(password));
-    config.get_dbname().map(|dbname| one.dbname(dbname));
-    config.get_options().map(|options| one.options(options));
-    config.get_application_name().map(|name| one.application_name(name));
-    config.get_connect_timeout().map(|timeout| one.connect_timeout(*timeout));
-    config.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
-    config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
-    config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
-    one.keepalives(config.get_keepalives())
-        .keepalives_idle(config.get_keepalives_idle())
-        .ssl_mode(config.get_ssl_mode())
-        .ssl_negotiation(config.get_ssl_negotiation())
-        .channel_binding(config.get_channel_binding())
-        .target_session_attrs(config.get_target_session_attrs());
-    one
+    let target = |(at, host)| for_hosts(config, std::slice::from_ref(host), port_of(at).as_slice());
+    Ok(hosts.iter().enumerate().map(target).collect())
 }
 
 fn limit_of(target: &Config) -> Duration {
@@ -371,21 +297,12 @@ END $$";
 
 #[cfg(test)]
 mod tests {
+    use tokio_postgres::config::Host;
+
     use super::*;
 
     fn config(url: &str) -> Config {
         config_of(url, false).unwrap().0
-    }
-
-    #[test]
-    fn several_hosts_ask_for_a_writable_one() {
-        let attrs = |url| config(url).get_target_session_attrs();
-        assert_eq!(attrs("postgres://u@a,b/d"), TargetSessionAttrs::ReadWrite);
-        assert_eq!(attrs("postgres://u@a:1,b:2/d?sslmode=require"), TargetSessionAttrs::ReadWrite);
-        assert_eq!(attrs("postgres:///d?host=a,b&user=u"), TargetSessionAttrs::ReadWrite);
-        assert_eq!(attrs("postgres://u@a,b/d?target_session_attrs=any"), TargetSessionAttrs::Any);
-        assert_eq!(attrs("postgres://u@a,b/d?target_session_attrs=read-only"), TargetSessionAttrs::ReadOnly);
-        assert_eq!(attrs("postgres://u@a/d"), TargetSessionAttrs::Any);
     }
 
     #[test]
@@ -404,26 +321,6 @@ mod tests {
         assert_eq!(one_port[1].get_hosts(), [Host::Unix("/run/b".into())]);
         let refused = targets_of(&config("postgres:///d?host=a,b,c&port=1,2")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
-    }
-
-    #[test]
-    fn a_vanished_server_is_noticed_in_bounded_time_unless_the_url_says_otherwise() {
-        let default = config("postgres://u@h/d");
-        assert_eq!(default.get_connect_timeout(), Some(&CONNECT_TIMEOUT));
-        assert_eq!(default.get_tcp_user_timeout(), Some(&TCP_USER_TIMEOUT));
-        assert!(default.get_keepalives());
-        let probes = KEEPALIVES_INTERVAL * KEEPALIVES_RETRIES;
-        assert!(default.get_keepalives_idle() + probes <= Duration::from_secs(30));
-        assert_eq!(default.get_keepalives_interval(), Some(KEEPALIVES_INTERVAL));
-        assert_eq!(default.get_keepalives_retries(), Some(KEEPALIVES_RETRIES));
-        let said = config(
-            "postgres://u@h/d?connect_timeout=2&tcp_user_timeout=3&keepalives_idle=4&keepalives_interval=5&keepalives_retries=6",
-        );
-        assert_eq!(said.get_connect_timeout(), Some(&Duration::from_secs(2)));
-        assert_eq!(said.get_tcp_user_timeout(), Some(&Duration::from_secs(3)));
-        assert_eq!(said.get_keepalives_idle(), Duration::from_secs(4));
-        assert_eq!(said.get_keepalives_interval(), Some(Duration::from_secs(5)));
-        assert_eq!(said.get_keepalives_retries(), Some(6));
     }
 
     #[test]

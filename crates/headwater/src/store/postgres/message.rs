@@ -75,7 +75,7 @@ pub(super) async fn act(
         &act.as_str(),
         &act.starts(force),
         &act.reason(),
-        &store.actor,
+        &&*store.actor.now(),
         &store.clock.injected(),
     ];
     let doing = format!("{} at offset {} of group {group} of topic {name}", act.as_str(), offset.0);

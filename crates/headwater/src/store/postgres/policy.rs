@@ -24,7 +24,7 @@ pub(super) async fn set(
         .query(
             &format!("setting the policy of group {group} of topic {name}"),
             &store.statements.policy_set,
-            &[&name.as_str(), &group.as_str(), &Json(policy), &store.actor, &store.clock.injected()],
+            &[&name.as_str(), &group.as_str(), &Json(policy), &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     match stored::<_, &str>(&rows[0], "state")? {

@@ -6,7 +6,7 @@ use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::clock::{self, On};
-use super::statements::in_namespace;
+use super::statements::{PUBLISH, in_namespace};
 use super::time::{holdable, millis};
 use super::{PostgresStore, fault};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,8 +17,6 @@ use crate::namespace::Namespace;
 use crate::observe::trace;
 use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
-
-const PUBLISH: &str = super::statements::sql!(publish);
 
 /// Publishes in the caller's own transaction, where there is no open store: if it rolls back, the messages never become
 /// visible. Programs with a [`Headwater`](crate::Headwater) call [`Sends::within`](crate::publish::Sends::within), which

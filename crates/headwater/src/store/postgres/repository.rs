@@ -10,9 +10,10 @@ use crate::store::repository::{OUTBOX, Verb};
 use crate::transaction::{Row, Value};
 
 impl Statements {
-    /// The text of a statement of a repository.
-    pub(super) fn of_verb(&self, verb: Verb) -> &str {
-        match verb {
+    /// The text of a statement of a repository; `None` where another statement does its work: a function that inserts or changes
+    /// a process appends to its log, too.
+    pub(super) fn of_verb(&self, verb: Verb) -> Option<&str> {
+        Some(match verb {
             Verb::OutboxInsert => &self.outbox_insert,
             Verb::OutboxClaim => &self.outbox_claim,
             Verb::OutboxSweep => &self.outbox_sweep,
@@ -34,15 +35,41 @@ impl Statements {
             Verb::RelayAdd => &self.relay_add,
             Verb::RelayList => &self.relay_list,
             Verb::RelayRemove => &self.relay_remove,
-        }
+            Verb::ProcessInsert => &self.process_insert,
+            Verb::ProcessChange => &self.process_change,
+            Verb::ProcessInsertEvent | Verb::ProcessChangeEvents => return None,
+            Verb::ProcessChangeAll => &self.process_change_all,
+            Verb::ProcessLoad => &self.process_load,
+            Verb::ProcessLoadAll => &self.process_load_all,
+            Verb::ProcessFind => &self.process_find,
+            Verb::ProcessFindById => &self.process_find_by_id,
+            Verb::ProcessFindByStatus => &self.process_find_by_status,
+            Verb::ProcessFindByTypeAndStatus => &self.process_find_by_type_and_status,
+            Verb::ProcessFindByBusinessKey => &self.process_find_by_business_key,
+            Verb::ProcessFindParked => &self.process_find_parked,
+            Verb::ProcessLog => &self.process_log,
+            Verb::ProcessSignal => &self.process_signal,
+            Verb::ProcessCancelTimer => &self.process_cancel_timer,
+            Verb::ProcessCancelTimers => &self.process_cancel_timers,
+            Verb::ProcessEnter => &self.process_enter,
+            Verb::TokenCreate => &self.token_create,
+            Verb::TokenList => &self.token_list,
+            Verb::TokenAny => &self.token_any,
+            Verb::TokenFind => &self.token_find,
+            Verb::TokenRotate => &self.token_rotate,
+            Verb::TokenRevoke => &self.token_revoke,
+            Verb::SessionStart => &self.token_session_start,
+            Verb::SessionEnd => &self.token_session_end,
+        })
     }
 }
 
 impl PostgresStore {
     /// Runs a statement of a repository by itself.
     pub(crate) async fn run_verb(&self, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
+        let Some(sql) = self.statements.of_verb(verb) else { return Ok(Vec::new()) };
         let params = self.completed(verb, params);
-        let (doing, sql, params) = (verb.doing(), self.statements.of_verb(verb), references(&params));
+        let (doing, params) = (verb.doing(), references(&params));
         let rows = if verb.is_read() {
             self.connections.query(doing, sql, &params).await?
         } else {
@@ -57,7 +84,7 @@ impl PostgresStore {
     /// The parameters of a statement with actor and time.
     pub(super) fn completed(&self, verb: Verb, mut params: Vec<Value>) -> Vec<Value> {
         if verb.is_audited() {
-            params.push(self.actor.as_str().into());
+            params.push((&*self.actor.now()).into());
         }
         if !verb.is_read() {
             params.push(self.clock.injected().map(|now| now.to_string()).into());

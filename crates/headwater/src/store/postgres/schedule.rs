@@ -10,13 +10,19 @@ use super::time::{count, holdable, millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::Result;
 use crate::name::TopicName;
-use crate::scheduled::{Reschedule, Scheduled};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
 use crate::topic::TopicId;
 
-pub(super) async fn list(store: &PostgresStore, name: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+pub(super) async fn list(
+    store: &PostgresStore,
+    name: &TopicName,
+    after: Option<ScheduledPlace>,
+    limit: u32,
+) -> Result<Vec<Scheduled>> {
     let topic_id = topic::get(store, name).await?.topic_id;
     let doing = format!("listing the scheduled messages of topic {name}");
-    let params: [&(dyn ToSql + Sync); 2] = [&topic_id.0, &i64::from(limit)];
+    let (at, number) = (after.map(|place| place.deliver_at), after.map(|place| place.number));
+    let params: [&(dyn ToSql + Sync); 4] = [&topic_id.0, &i64::from(limit), &at, &number];
     let rows = store.connections.query(&doing, &store.statements.schedule_list, &params).await?;
     rows.iter().map(scheduled_of).collect()
 }
@@ -32,13 +38,14 @@ fn scheduled_of(row: &Row) -> Result<Scheduled> {
         correlation_id: stored(row, "correlation_id")?,
         dedup_key: stored(row, "dedup_key")?,
         payload_bytes: count(row, "payload_bytes")?,
+        number: stored(row, "schedule_id")?,
     })
 }
 
 pub(super) async fn cancel(store: &PostgresStore, name: &TopicName, message_id: Uuid) -> Result<bool> {
     let doing = format!("cancelling message {message_id} of topic {name}");
     let params: [&(dyn ToSql + Sync); 4] =
-        [&name.as_str(), &message_id, &store.actor, &store.clock.injected()];
+        [&name.as_str(), &message_id, &&*store.actor.now(), &store.clock.injected()];
     let rows = store.connections.query(&doing, &store.statements.schedule_cancel, &params).await?;
     stored(&rows[0], "cancelled")
 }
@@ -55,7 +62,7 @@ pub(super) async fn reschedule(
         Reschedule::After(delay) => (None, Some(millis(delay))),
     };
     let params: [&(dyn ToSql + Sync); 6] =
-        [&name.as_str(), &message_id, &at, &delay_ms, &store.actor, &store.clock.injected()];
+        [&name.as_str(), &message_id, &at, &delay_ms, &&*store.actor.now(), &store.clock.injected()];
     let rows = store.connections.query(&doing, &store.statements.schedule_move, &params).await?;
     let topic: Option<i32> = stored(&rows[0], "topic_id")?;
     topic.iter().for_each(|topic| store.hub.wake(TopicId(*topic)));

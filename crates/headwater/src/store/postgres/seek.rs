@@ -37,7 +37,7 @@ pub(super) async fn seek(
                 &number,
                 &time,
                 &dry_run,
-                &store.actor,
+                &&*store.actor.now(),
                 &store.clock.injected(),
             ],
         )
@@ -66,7 +66,7 @@ pub(super) async fn force_complete(
         .query(
             &format!("completing messages that only dead groups of topic {topic} have not done"),
             &store.statements.clean_force_complete,
-            &[&topic.as_str(), &millis(older_than), &dry_run, &store.actor, &store.clock.injected()],
+            &[&topic.as_str(), &millis(older_than), &dry_run, &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     let completed = |row: &Row| {

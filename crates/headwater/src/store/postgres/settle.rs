@@ -197,7 +197,7 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
         .query(
             &format!("releasing lease {token}"),
             &store.statements.settle_release,
-            &[&token.0, &store.actor, &store.clock.injected()],
+            &[&token.0, &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     let topic: i32 = rows[0].get::<_, Option<i32>>("topic_id").ok_or_else(|| Error::lease_lost(token.0))?;

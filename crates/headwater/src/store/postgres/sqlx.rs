@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::PostgresStore;
 use super::fault::{is_moved_partition, kind_of_code};
 use super::publish::Columns;
-use super::statements::in_namespace;
+use super::statements::{PUBLISH, in_namespace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
@@ -44,7 +44,7 @@ async fn publish_in(
     now: Option<Timestamp>,
 ) -> Result<Vec<Published>> {
     let Some(columns) = Columns::in_transaction(messages, now, false)? else { return Ok(Vec::new()) };
-    let sql = in_namespace(super::statements::sql!(publish), namespace);
+    let sql = in_namespace(PUBLISH, namespace);
     let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
     let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)
         .fetch_one(transaction)

@@ -27,7 +27,7 @@ pub(super) async fn set(
         &transition.as_str(),
         &transition.starts(),
         &transition.to().as_str(),
-        &store.actor,
+        &&*store.actor.now(),
         &store.clock.injected(),
     ];
     change(store, topic, group, transition, &store.statements.state_set, &params).await
@@ -41,7 +41,7 @@ pub(super) async fn pause(
     reason: Option<&str>,
 ) -> Result<()> {
     let params: [&(dyn ToSql + Sync); 5] =
-        [&topic.as_str(), &group.as_str(), &store.actor, &reason, &store.clock.injected()];
+        [&topic.as_str(), &group.as_str(), &&*store.actor.now(), &reason, &store.clock.injected()];
     change(store, topic, group, Transition::Pause, &store.statements.state_pause, &params).await
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
         .query(
             &format!("removing group {group} of topic {topic}"),
             &store.statements.state_remove,
-            &[&topic.as_str(), &group.as_str(), &dead_letters, &store.actor, &store.clock.injected()],
+            &[&topic.as_str(), &group.as_str(), &dead_letters, &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     if stored::<_, i64>(&rows[0], "removed")? > 0 {
@@ -121,7 +121,7 @@ pub(super) async fn resurrect(
         .query(
             &format!("resurrecting group {group} of topic {topic}"),
             &store.statements.resurrect,
-            &[&topic.as_str(), &group.as_str(), &behind_max, &store.actor, &store.clock.injected()],
+            &[&topic.as_str(), &group.as_str(), &behind_max, &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     let row = &rows[0];

@@ -1,7 +1,8 @@
 //! The SQL of every verb, with the namespace put in once when the store is opened.
 //!
-//! A call of a function of the schema is written here, beside its name. Every other statement is in `sql/<verb>.sql`. A name
-//! begins with the statement's verb, and SQLite has the same verbs (`cargo xtask tidy`).
+//! A call of a function of the schema is written here, beside its name, and so is a query of a few lines that is its verb's only
+//! one. Every other statement is in `sql/<verb>.sql`. A name begins with the statement's verb, and SQLite has the same verbs
+//! (`cargo xtask tidy`).
 
 use crate::namespace::Namespace;
 
@@ -16,9 +17,11 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
-/// `name: "…"` is a call, `name: verb.section` a section of `sql/verb.sql`, and `verb: verb` the section of the file's own name.
+/// `name: "…"` is a call, `name: (…)` one whose text is put together, `name: verb.section` a section of `sql/verb.sql`, and
+/// `verb: verb` the section of the file's own name.
 macro_rules! statements {
     (@text $call:literal) => { $call };
+    (@text ($call:expr)) => { $call };
     (@text $verb:ident $(. $section:ident)?) => { sql!($verb $(. $section)?) };
     ($($name:ident: $($text:tt).+,)*) => {
         /// The text of each statement. Prepared once per connection, by this text.
@@ -33,19 +36,72 @@ macro_rules! statements {
     };
 }
 
+/// An entry of the outbox: the columns of each statement that returns some.
+macro_rules! entries_of {
+    ($from:literal) => {
+        concat!(
+            "SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
+                (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
+                (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us,
+                (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
+                (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error FROM ",
+            $from
+        )
+    };
+}
+
+/// A process, likewise.
+macro_rules! processes_of {
+    ($from:literal) => {
+        concat!(
+            "SELECT process_id, process_type, business_key, status, paused_in, current_step, data, retries, version,
+                (extract(epoch FROM created_at) * 1000000)::bigint AS created_at_us,
+                (extract(epoch FROM updated_at) * 1000000)::bigint AS updated_at_us FROM ",
+            $from
+        )
+    };
+}
+
+/// A process and the events of its log.
+macro_rules! loaded_processes_of {
+    ($from:literal) => {
+        concat!(
+            "SELECT (l.process).process_id, (l.process).process_type, (l.process).business_key, (l.process).status,
+                (l.process).paused_in, (l.process).current_step, (l.process).data, (l.process).retries, (l.process).version,
+                (extract(epoch FROM (l.process).created_at) * 1000000)::bigint AS created_at_us,
+                (extract(epoch FROM (l.process).updated_at) * 1000000)::bigint AS updated_at_us, l.events FROM ",
+            $from
+        )
+    };
+}
+
+/// Publishes a batch, all or nothing, in whatever transaction is open.
+///
+/// Topic, message ids, payloads, keys, types, content types, headers as JSON text, correlation ids, dedup keys, delivery times
+/// (an array that is null stands for a column of nulls), injected time, whether the transaction is publish's own and so is
+/// never prepared, expected time, delays in ms.
+pub(super) const PUBLISH: &str = "SELECT topic_id, offsets, duplicate_of
+    FROM {schema}.publish_batch($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[], $8, $9, $10::timestamptz[], $11::timestamptz, $12, $13::timestamptz, $14)";
+
 statements! {
-    publish: publish,
+    publish: (PUBLISH),
     // Job, first tick of a new job.
     cron_last: "SELECT {schema}.cron_last($1, $2) AS last_tick",
     // Job, expression, time zone, topic, injected time.
     cron_describe: "SELECT {schema}.cron_describe($1, $2, $3, $4, $5::timestamptz)",
-    cron_list: cron.list,
+    cron_list: "SELECT job, expression, time_zone, topic, started_at, last_tick FROM {schema}.cron ORDER BY job",
     // Job, tick, topic, message id, payload, key, type, content type, headers as JSON text, correlation id, dedup key, delivery time,
     // injected time. No row if the tick is not ahead of the job.
     cron_fire: "SELECT topic_id, offsets, duplicate_of
         FROM {schema}.cron_fire($1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10, $11, $12, $13::timestamptz)",
 
-    claim: claim,
+    // Owner, subscription ids, messages at most (each), lease in ms (each, null for the topic's), in flight at most, messages per
+    // second and burst (each; an array that is null stands for no limits), durable, promote at most, rows at most per advance, gaps
+    // at most, parked at most per lane, injected time, expected time, by how much deadlines were moved before. The epoch is that of
+    // the server that handed out: null after a crash, until one is begun.
+    claim: "SELECT kind, subscription_id, topic_id, token, first_offset, last_offset, attempt, nullif(deadline, 'infinity') AS deadline,
+            suspect, lane, blocked_keys, recheck_ms, names, detail, (SELECT e.epoch FROM {schema}.epoch e WHERE e.made_by = e.xmin) AS epoch
+        FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::timestamptz, $14, $15)",
     epoch: "SELECT epoch, cause FROM {schema}.begin_epoch()",
     // Subscription ids, injected time: those for which a claim may find something.
     arm_claimable: "SELECT subscription_id FROM {schema}.claimable($1, $2::timestamptz)",
@@ -72,7 +128,10 @@ statements! {
     settle_extend: "SELECT extend_leases AS token FROM {schema}.extend_leases($1, $2, $3, $4, $5, $6::timestamptz, $7)",
     // Token, actor, injected time. Null if no lease has the token.
     settle_release: "SELECT {schema}.release_lease($1, $2, $3::timestamptz) AS topic_id",
-    transaction_begin: transaction.begin,
+    // The mark of a transaction just begun, for as long as it lasts. Its commit waits for the disk and for a synchronous standby.
+    transaction_begin: "SELECT set_config('headwater.transaction', $1, true),
+            CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                 THEN set_config('synchronous_commit', 'on', true) END",
     // Handler, message id, injected time. False if the handler's inbox has the message.
     transaction_enter: "SELECT {schema}.insert_if_absent($2, $1, $3::timestamptz) = 1 AS entered",
     // Handler, message ids, injected time. The ids that the handler's inbox did not have.
@@ -123,6 +182,7 @@ statements! {
             heartbeat_interval_ms, heartbeat_timeout_ms, resurrected, missed
         FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz, $8::jsonb)",
     subscribe_lanes: subscribe.lanes,
+    subscribe_get: subscribe.get,
     subscribe_list: subscribe.list,
     outstanding: outstanding,
     // Topic, group, act, the states it may start from, the state it leads to, actor, injected time.
@@ -152,23 +212,56 @@ statements! {
     schedule_cancel: "SELECT {schema}.cancel_scheduled($1, $2, $3, $4::timestamptz) AS cancelled",
     // Topic, message id, time, delay in ms (one of the two), actor, injected time. Null if there is none.
     schedule_move: "SELECT {schema}.move_scheduled($1, $2, $3, $4, $5, $6::timestamptz) AS topic_id",
-    process_insert: process.insert,
-    process_change: process.change,
-    process_change_all: process.change_all,
-    process_load: process.load,
-    process_load_all: process.load_all,
-    process_find_by_id: process.find_by_id,
-    process_find_by_status: process.find_by_status,
-    process_find_by_type_and_status: process.find_by_type_and_status,
-    process_find_by_business_key: process.find_by_business_key,
-    process_find_parked: process.find_parked,
-    process_log: process.log,
-    process_signal: process.signal,
-    process_cancel_timer: process.cancel_timer,
-    process_cancel_timers: process.cancel_timers,
-    process_enter: process.enter,
-    process_forget: process.forget,
+
+    // Of processes: the injected time is in ms.
+    // Process id, process type, business key, current step, data, retries, event, injected time. No row if the id is known.
+    process_insert: "SELECT (extract(epoch FROM a.at) * 1000000)::bigint AS created_at_us
+        FROM {schema}.process_add($1, $2, $3, $4, $5, $6, $7, timestamptz 'epoch' + $8::bigint * interval '1 millisecond') AS a (at)
+        WHERE a.at IS NOT NULL",
+    // Process id, version, status, current step, whether data change, data, retries, entries of the log as a JSON array, injected
+    // time. No row if it has another version.
+    process_change: "SELECT version, (extract(epoch FROM created_at) * 1000000)::bigint AS created_at_us,
+            (extract(epoch FROM updated_at) * 1000000)::bigint AS updated_at_us
+        FROM {schema}.process_change($1, $2, $3, $4, $5, $6, $7, $8, timestamptz 'epoch' + $9::bigint * interval '1 millisecond')",
+    // The changes as a JSON array, injected time.
+    process_change_all: "SELECT {schema}.process_change_all($1, timestamptz 'epoch' + $2::bigint * interval '1 millisecond') AS changed",
+    // Process id: with its events, locked until the transaction ends.
+    process_load: (loaded_processes_of!("{schema}.process_load($1) AS l WHERE (l.process).process_id IS NOT NULL")),
+    // Process ids as a JSON array, bytes of data at most: the same. No row if their data are larger.
+    process_load_all: (loaded_processes_of!(
+        "{schema}.process_load_all(ARRAY(SELECT i::uuid FROM json_array_elements_text($1::json) i), $2) AS l")),
+    process_find: process.find,
+    process_find_by_id: (processes_of!("{schema}.process_find_by_id($1)")),
+    // Status, at most: the newest.
+    process_find_by_status: (processes_of!("{schema}.process_find_by_status($1, $2)")),
+    // Process type, status, at most: the newest.
+    process_find_by_type_and_status: (processes_of!("{schema}.process_find_by_type_and_status($1, $2, $3)")),
+    // Process type, business key: the newest.
+    process_find_by_business_key: (processes_of!("{schema}.process_find_by_business_key($1, $2)")),
+    // At most: the newest whose compensation failed.
+    process_find_parked: (processes_of!("{schema}.process_find_parked($1)")),
+    // Process id, at most: the newest entries of its log.
+    process_log: "SELECT process_id, sequence, (extract(epoch FROM logged_at) * 1000000)::bigint AS at_us, event_type, event, status,
+            current_step, data, retries
+        FROM {schema}.process_log($1, $2)",
+    // Process id, message id, payload, injected time. No row if there is no such process.
+    process_signal: "SELECT s.topic_id
+        FROM {schema}.process_signal($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 millisecond') AS s (topic_id)
+        WHERE s.topic_id IS NOT NULL",
+    // Topic, message id.
+    process_cancel_timer: "SELECT 1 AS cancelled FROM {schema}.process_cancel_timer($1, $2) AS c (cancelled) WHERE c.cancelled",
+    // Topic, message ids as a JSON array.
+    process_cancel_timers: "SELECT {schema}.process_cancel_timers($1, ARRAY(SELECT i::uuid FROM json_array_elements_text($2::json) i)) AS cancelled",
+    // Message id, handler, injected time. No row if the handler's inbox has the message.
+    process_enter: "SELECT 1 AS inserted
+        FROM {schema}.insert_if_absent($1, $2, timestamptz 'epoch' + $3::bigint * interval '1 millisecond') AS e (inserted)
+        WHERE e.inserted = 1",
+    // Retention in ms, at most, injected time.
+    process_forget: "SELECT {schema}.process_forget($1::bigint, $2, $3::timestamptz) AS forgotten",
+
     audit_list: audit.list,
+    // Actor, act, topic, group, detail as JSON, injected time.
+    audit_note: "SELECT {schema}.note_act($1, $2, $3, $4, $5, $6::timestamptz)",
     audit_acks: audit.acks,
 
     dead_letter_count: dead_letter.count,
@@ -187,16 +280,8 @@ statements! {
 
     // The repositories: parameters as store/repository.rs describes them, and the injected time as text.
     outbox_insert: "SELECT {schema}.insert_returning_id($1, $2, $3, $4, $5, $6, $7, $8::text::timestamptz, true) AS id",
-    outbox_claim: "SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
-            (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
-            (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
-            (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
-        FROM {schema}.claim_if_new($1, $2, $3::text::timestamptz) e",
-    outbox_sweep: "SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
-            (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
-            (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
-            (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
-        FROM {schema}.sweep_outbox($1, $2, $3, $4, $5, $6::text::timestamptz) e",
+    outbox_claim: (entries_of!("{schema}.claim_if_new($1, $2, $3::text::timestamptz) e")),
+    outbox_sweep: (entries_of!("{schema}.sweep_outbox($1, $2, $3, $4, $5, $6::text::timestamptz) e")),
     outbox_published: "SELECT id, outcome
         FROM {schema}.mark_published(ARRAY(SELECT i::bigint FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz)",
     outbox_failed: "SELECT id, outcome FROM {schema}.fail_outbox($1::jsonb, $2, $3, $4::text::timestamptz)",
@@ -206,7 +291,7 @@ statements! {
     outbox_requeue: "SELECT r.id
         FROM {schema}.requeue(ARRAY(SELECT i::bigint FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
     outbox_known: outbox.known,
-    outbox_show: outbox.show,
+    outbox_show: (entries_of!("{schema}.outbox_entry e WHERE e.id = $1")),
     outbox_list: outbox.list,
     // Retention in ms, at most, injected time.
     outbox_forget: "SELECT {schema}.forget_published($1::bigint, $2, $3::timestamptz) AS forgotten",
@@ -214,7 +299,8 @@ statements! {
     // Retention in ms, at most, injected time.
     inbox_forget: "SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten",
     bridge_advance: "SELECT {schema}.advance_bridge($1, $2, $3, $4, $5::text::timestamptz) AS advanced",
-    bridge_list: bridge.list,
+    bridge_list: "SELECT p.bridge, p.source, p.position, (extract(epoch FROM p.updated_at) * 1000000)::bigint AS updated_at_us
+        FROM {schema}.bridge_position p WHERE $1::text IS NULL OR p.bridge = $1 ORDER BY p.bridge, p.source",
     dead_letter_park: "SELECT {schema}.park($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::timestamptz)::text AS dead_letter_id",
     dead_letter_all: dead_letter.all,
     dead_letter_redrive_parked: "SELECT r.id::text AS dead_letter_id
@@ -223,8 +309,18 @@ statements! {
         FROM {schema}.delete_dead_letters(ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
 
     relay_add: "SELECT {schema}.add_relay($1, $2, $3, $4, $5, $6::text::timestamptz) AS added",
-    relay_list: relay.list,
+    relay_list: "SELECT r.name, r.source, r.target, r.settings, (extract(epoch FROM r.created_at) * 1000000)::bigint AS created_at_us
+        FROM {schema}.relay r ORDER BY r.name",
     relay_remove: "SELECT {schema}.remove_relay($1, $2, $3::text::timestamptz) AS removed",
+
+    token_create: "SELECT {schema}.create_token($1, $2, $3::text::jsonb, $4::text::jsonb, $5, $6, $7, $8::text::timestamptz) AS created",
+    token_list: token.list,
+    token_any: "SELECT {schema}.any_token() AS tokens",
+    token_find: token.find,
+    token_rotate: "SELECT {schema}.rotate_token($1, $2, $3, $4, $5::text::timestamptz) AS rotated",
+    token_revoke: "SELECT {schema}.revoke_token($1, $2, $3::text::timestamptz) AS revoked",
+    token_session_start: "SELECT {schema}.start_session($1, $2, $3, $4, $5, $6::text::timestamptz) AS started",
+    token_session_end: "SELECT {schema}.end_session($1, $2::text::timestamptz) AS ended",
 
     doctor_delivery: doctor.delivery,
     doctor_maintenance: doctor.maintenance,
@@ -239,7 +335,7 @@ statements! {
     // Job, duration in us, rows, backlog, error, injected time.
     maintenance_job_ran: "SELECT {schema}.job_ran($1, $2, $3, $4, $5, $6::timestamptz)",
     maintenance_probe: maintenance.probe,
-    survey: survey,
+    topic_survey: topic.survey,
     maintenance_advance: maintenance.advance,
     maintenance_behind: maintenance.new_messages,
     // Messages to promote at most, injected time.
@@ -259,7 +355,10 @@ statements! {
     clean_forget: "SELECT {schema}.forget_old($1, $2::timestamptz) AS forgotten",
     // Topic, age in ms, whether it is a dry run, actor, injected time. A row per group that gave up messages.
     clean_force_complete: "SELECT group_name, messages, until FROM {schema}.force_complete($1, $2, $3, $4, $5::timestamptz)",
-    clean_needs_vacuum: clean.needs_vacuum,
+    // Tables, dead rows: those with more, and with more than a tenth of the living.
+    clean_needs_vacuum: "SELECT t.name AS table_name
+        FROM (SELECT n AS name, to_regclass('{schema}.' || n) AS id FROM unnest($1::text[]) n) t
+        WHERE pg_stat_get_dead_tuples(t.id) > $2 AND pg_stat_get_dead_tuples(t.id) > pg_stat_get_live_tuples(t.id) / 10",
 
     // Topic id, offsets at most, injected time.
     tracking_step: "SELECT recorded, changed, completed, released, removed, more FROM {schema}.track($1, $2, $3::timestamptz)",

@@ -9,9 +9,11 @@ use tokio_postgres::types::ToSql;
 use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::Result;
+use crate::groups::GroupSelection;
 use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
+use crate::store::SurveyedGroup;
 use crate::subscription::{
     Activity, LATELY, MissedMessages, STUCK_AFTER, SubscriptionId, SubscriptionState, SubscriptionStatus,
 };
@@ -24,10 +26,29 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName) -> Result<Vec<
         .query(
             &format!("listing subscriptions of topic {name}"),
             &store.statements.subscribe_list,
-            &Listing { topic: Some(topic.topic_id.0), ..Listing::new(store) }.parameters(),
+            &Listing { topic: Some(topic.topic_id.0), cancelled: true, ..Listing::new(store) }.parameters(),
         )
         .await?;
     rows.iter().map(status_of).collect()
+}
+
+/// The subscriptions of a selection, of all topics, and the database's time.
+pub(super) async fn find(
+    store: &PostgresStore,
+    selection: &GroupSelection,
+    limit: u32,
+) -> Result<(Timestamp, Vec<SurveyedGroup>)> {
+    let listing = Listing { groups_max: Some(limit.into()), ..Listing::of(store, selection.clone()) };
+    let rows = store
+        .connections
+        .query("listing subscriptions", &store.statements.subscribe_list, &listing.parameters())
+        .await?;
+    let now = rows.first().map(|row| stored(row, "now")).transpose()?;
+    let found = rows.iter().map(|row| {
+        let topic = TopicName::new(stored::<_, String>(row, "topic")?)?;
+        Ok(SurveyedGroup { topic, status: status_of(row)? })
+    });
+    Ok((now.unwrap_or_else(Timestamp::now), found.collect::<Result<_>>()?))
 }
 
 /// The parameters of `subscribe.list`.
@@ -37,26 +58,46 @@ pub(super) struct Listing {
     /// Dead letters counted at most, and subscriptions listed at most; `None` for all.
     pub(super) dead_letters_max: Option<i64>,
     pub(super) groups_max: Option<i64>,
+    /// Whether cancelled ones too.
+    pub(super) cancelled: bool,
     pub(super) now: Option<Timestamp>,
     pub(super) flapping_ms: i64,
     pub(super) stuck_ms: i64,
     pub(super) lately_ms: i64,
+    pub(super) selection: GroupSelection,
+    pub(super) state: Option<&'static str>,
+    /// Topic, group and subscription to list after.
+    pub(super) after: (Option<String>, Option<String>, Option<i32>),
 }
 
 impl Listing {
+    /// All groups of all topics that are not cancelled.
     pub(super) fn new(store: &PostgresStore) -> Self {
         Listing {
             topic: None,
             dead_letters_max: None,
             groups_max: None,
+            cancelled: false,
             now: store.clock.injected(),
             flapping_ms: millis(FLAPPING_WINDOW),
             stuck_ms: millis(STUCK_AFTER),
             lately_ms: millis(LATELY),
+            selection: GroupSelection::default(),
+            state: None,
+            after: (None, None, None),
         }
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 8] {
+    /// Those of a selection.
+    fn of(store: &PostgresStore, mut selection: GroupSelection) -> Self {
+        let after = selection.after.take().map_or((None, None, None), |place| {
+            (Some(place.topic), Some(place.group), Some(place.subscription_id.0))
+        });
+        let state = selection.state.map(SubscriptionState::as_str);
+        Listing { cancelled: true, selection, state, after, ..Listing::new(store) }
+    }
+
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 16] {
         [
             &self.topic,
             &self.flapping_ms,
@@ -66,6 +107,14 @@ impl Listing {
             &self.lately_ms,
             &self.dead_letters_max,
             &self.groups_max,
+            &self.cancelled,
+            &self.selection.topic,
+            &self.selection.group,
+            &self.state,
+            &self.selection.contains,
+            &self.after.0,
+            &self.after.1,
+            &self.after.2,
         ]
     }
 }

@@ -1,17 +1,18 @@
 //! Subscribing groups.
 
 use jiff::Timestamp;
-use tokio_postgres::types::Json;
+use tokio_postgres::Row;
+use tokio_postgres::types::{Json, ToSql};
 
 use super::advance_heads::batch;
 use super::time::{holdable, millis, stored};
 use super::{PostgresStore, policy, topic};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FLAPPING_WINDOW, GAPS_NOTED_MAX};
 use crate::name::{GroupName, TopicName};
 use crate::store::Admin;
 use crate::subscription::{GroupOrder, NewSubscription, Start, Subscription, SubscriptionId};
-use crate::topic::{TopicId, TopicSettings};
+use crate::topic::{Topic, TopicId, TopicSettings};
 
 /// Rows per step while the head catches up with a log that no group consumed yet.
 const CATCH_UP_ROWS: i32 = 200_000;
@@ -60,6 +61,23 @@ pub(super) async fn subscribe(
         store.hub.wake(topic.topic_id);
     }
     topic.settings = policy::policy_of(row)?.apply_to(&topic.settings);
+    subscription_of(row, group, topic)
+}
+
+/// The subscription of a group that is not cancelled.
+pub(super) async fn get(store: &PostgresStore, name: &TopicName, group: &GroupName) -> Result<Subscription> {
+    let mut topic = topic::get(store, name).await?;
+    let doing = format!("reading group {group} of topic {name}");
+    let params: [&(dyn ToSql + Sync); 2] = [&topic.topic_id.0, &group.as_str()];
+    let rows = store.connections.query(&doing, &store.statements.subscribe_get, &params).await?;
+    let Some(row) = rows.first() else {
+        return Err(Error::no_such_subscription(name.as_str(), group.as_str()));
+    };
+    topic.settings = policy::policy_of(row)?.apply_to(&topic.settings);
+    subscription_of(row, group, topic)
+}
+
+fn subscription_of(row: &Row, group: &GroupName, topic: Topic) -> Result<Subscription> {
     Ok(Subscription {
         subscription_id: SubscriptionId(stored(row, "subscription_id")?),
         group: group.clone(),

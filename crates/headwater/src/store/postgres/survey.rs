@@ -23,7 +23,7 @@ pub(super) async fn survey(store: &PostgresStore, groups_max: u32) -> Result<Sur
         })
     });
     let groups = groups.collect::<Result<Vec<_>>>()?;
-    let sql = &store.statements.survey;
+    let sql = &store.statements.topic_survey;
     let rows = store
         .connections
         .query("surveying topics", sql, &[&store.clock.injected(), &RECORDS_EXAMINED])

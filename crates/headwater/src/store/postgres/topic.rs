@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Progress, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
+use crate::topics::TopicSelection;
 
 pub(super) mod delete;
 
@@ -39,7 +40,7 @@ pub(super) async fn alter(
     settings: &TopicSettings,
 ) -> Result<Topic> {
     let params: [&(dyn ToSql + Sync); 4] =
-        [&name.as_str(), &Json(settings), &store.actor, &store.clock.injected()];
+        [&name.as_str(), &Json(settings), &&*store.actor.now(), &store.clock.injected()];
     save(store, &format!("changing topic {name}"), &store.statements.topic_alter, &params).await?;
     get(store, name).await
 }
@@ -79,7 +80,19 @@ pub(super) async fn get(store: &PostgresStore, name: &TopicName) -> Result<Topic
 }
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<TopicStatus>> {
-    let rows = store.connections.query("listing topics", &store.statements.topic_list, &[]).await?;
+    find(store, &TopicSelection::default(), None).await
+}
+
+/// The topics of a selection by name, at most this many.
+pub(super) async fn find(
+    store: &PostgresStore,
+    selection: &TopicSelection,
+    limit: Option<u32>,
+) -> Result<Vec<TopicStatus>> {
+    let TopicSelection { name, contains, after } = selection;
+    let limit = limit.map(i64::from);
+    let params: [&(dyn ToSql + Sync); 4] = [name, contains, after, &limit];
+    let rows = store.connections.query("listing topics", &store.statements.topic_list, &params).await?;
     rows.iter().map(status_of).collect()
 }
 

@@ -145,8 +145,8 @@ impl PostgresTransaction {
         params: Vec<Value>,
     ) -> Result<Vec<transaction::Row>> {
         self.check_namespace_of(store, "the repository's")?;
+        let Some(sql) = self.text_of(verb) else { return Ok(Vec::new()) };
         let params = store.completed(verb, params);
-        let sql = self.shared.statements.of_verb(verb);
         let rows = self.query(verb.doing(), sql, &references(&params)).await?;
         if verb.wakes_outbox() {
             self.wake_after_commit(OUTBOX);
@@ -274,8 +274,9 @@ impl PostgresTransaction {
         self.shared.connection()
     }
 
-    pub(super) fn statements(&self) -> &Statements {
-        &self.shared.statements
+    /// The text of a statement of a repository, in the namespace of this transaction.
+    pub(crate) fn text_of(&self, verb: Verb) -> Option<&str> {
+        self.shared.statements.of_verb(verb)
     }
 
     /// The injected time as a parameter; NULL for the clock of the server. Refuses a transaction that another store than

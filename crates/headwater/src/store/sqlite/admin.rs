@@ -1,9 +1,9 @@
 //! The verbs of operators: each is a transaction on the writer, or a read on a reader.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::reader::at_once;
@@ -14,16 +14,20 @@ use super::{
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
+use crate::groups::GroupSelection;
 use crate::lease::LeaseToken;
 use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, TopicName};
-use crate::scheduled::{Reschedule, Scheduled};
-use crate::store::{Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
+use crate::store::{
+    Ack, Admin, AuditEntry, CronStatus, Finding, ForceCompleted, Moved, Resurrected, Stuck, SurveyedGroup,
+};
 use crate::subscription::{
     DeliveryPolicy, MessageAct, MessageState, Outstanding, Start, SubscriptionId, SubscriptionStatus,
     Transition,
 };
-use crate::topic::{Removal, Topic, TopicContents, TopicSettings};
+use crate::topic::{Removal, Topic, TopicContents, TopicSettings, TopicStatus};
+use crate::topics::TopicSelection;
 
 #[async_trait]
 impl Admin for SqliteStore {
@@ -37,7 +41,7 @@ impl Admin for SqliteStore {
     }
 
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
+        let (name, settings, actor) = (name.clone(), settings.clone(), self.actor.now());
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
     }
 
@@ -46,7 +50,7 @@ impl Admin for SqliteStore {
         if removal == Removal::DryRun {
             return Ok(counted);
         }
-        let (name, actor, contents) = (topic.clone(), Arc::clone(&self.actor), counted.clone());
+        let (name, actor, contents) = (topic.clone(), self.actor.now(), counted.clone());
         self.write(Kind::Define, move |work| topic::delete::delete(work, &name, removal, &contents, &actor))
             .await?;
         if let Err(error) = self.in_steps(Kind::Consume, topic::delete::remove_some).await {
@@ -60,7 +64,7 @@ impl Admin for SqliteStore {
         if removal == Removal::DryRun {
             return Ok(counted);
         }
-        let (name, actor, contents) = (topic.clone(), Arc::clone(&self.actor), counted.clone());
+        let (name, actor, contents) = (topic.clone(), self.actor.now(), counted.clone());
         let begin = move |work: &mut Work<'_>| topic::purge::begin(work, &name, removal, &contents, &actor);
         let mut left = Some(self.write(Kind::Define, begin).await?);
         while let Some(purge) = left {
@@ -72,7 +76,7 @@ impl Admin for SqliteStore {
     }
 
     async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
-        let actor = Arc::clone(&self.actor);
+        let actor = self.actor.now();
         self.write(Kind::Define, move |work| topic::set_auto_create(work, auto_create, &actor)).await
     }
 
@@ -87,6 +91,23 @@ impl Admin for SqliteStore {
             reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
         })
         .await
+    }
+
+    async fn find_topics(&self, selection: &TopicSelection, limit: u32) -> Result<Vec<TopicStatus>> {
+        let selection = selection.clone();
+        self.read(move |connection| topic::find_all(connection, &selection, Some(limit))).await
+    }
+
+    async fn find_subscriptions(
+        &self,
+        selection: &GroupSelection,
+        limit: u32,
+    ) -> Result<(Timestamp, Vec<SurveyedGroup>)> {
+        let (selection, now_ms) = (selection.clone(), work::now_ms(&self.clock));
+        let found = self.read(move |connection| {
+            at_once(connection, |snapshot| status::find(snapshot, &selection, limit, now_ms))
+        });
+        Ok((Timestamp::from_millisecond(now_ms).unwrap_or_else(|_| Timestamp::now()), found.await?))
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
@@ -112,7 +133,7 @@ impl Admin for SqliteStore {
     }
 
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         let (name, of) = (topic.clone(), group.clone());
         // Nothing is buried any more for a cancelled group: no dead letter is added between this and the steps.
         let dead_letters = self.read(move |connection| state::dead_letters(connection, &name, &of)).await?;
@@ -135,13 +156,13 @@ impl Admin for SqliteStore {
         group: &GroupName,
         behind_max: Option<u64>,
     ) -> Result<Resurrected> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         self.write(Kind::Define, move |work| resurrect::resurrect(work, &topic, &group, behind_max, &actor))
             .await
     }
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         let now_ms = now_ms(&self.clock);
         let names = (topic.clone(), group.clone());
         let count = move |connection: &_| {
@@ -156,7 +177,7 @@ impl Admin for SqliteStore {
 
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
         let (topic, group, policy) = (topic.clone(), group.clone(), *policy);
-        let actor = Arc::clone(&self.actor);
+        let actor = self.actor.now();
         self.write(Kind::Define, move |work| policy::set(work, &topic, &group, &policy, &actor)).await
     }
 
@@ -167,7 +188,7 @@ impl Admin for SqliteStore {
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
-        let actor = Arc::clone(&self.actor);
+        let actor = self.actor.now();
         self.write(Kind::Define, move |work| settle::release(work, token, &actor)).await
     }
 
@@ -192,7 +213,7 @@ impl Admin for SqliteStore {
         force: bool,
     ) -> Result<()> {
         let (topic, group, act) = (topic.clone(), group.clone(), act.clone());
-        let actor = Arc::clone(&self.actor);
+        let actor = self.actor.now();
         self.write(Kind::Define, move |work| message::act(work, &topic, &group, offset, &act, force, &actor))
             .await
     }
@@ -211,7 +232,7 @@ impl Admin for SqliteStore {
         if dry_run {
             return Ok(planned.shown());
         }
-        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        let (topic, actor) = (topic.clone(), self.actor.now());
         self.write(Kind::Define, move |work| {
             stuck::force_complete(work, &topic, older_than, &planned, &actor)
         })
@@ -243,7 +264,7 @@ impl Admin for SqliteStore {
         message: &NewMessage,
         all_groups: bool,
     ) -> Result<Published> {
-        let (message, actor) = (message.clone(), Arc::clone(&self.actor));
+        let (message, actor) = (message.clone(), self.actor.now());
         self.write(Kind::Define, move |work| {
             dead_letter::replace(work, subscription, id, &message, all_groups, &actor)
         })
@@ -258,19 +279,26 @@ impl Admin for SqliteStore {
         dead_letter::purge(self, selection).await
     }
 
-    async fn scheduled(&self, topic: &TopicName, limit: u32) -> Result<Vec<Scheduled>> {
+    async fn scheduled_after(
+        &self,
+        topic: &TopicName,
+        after: Option<ScheduledPlace>,
+        limit: u32,
+    ) -> Result<Vec<Scheduled>> {
         let topic = topic.clone();
-        self.read(move |connection| at_once(connection, |snapshot| schedule::list(snapshot, &topic, limit)))
-            .await
+        self.read(move |connection| {
+            at_once(connection, |snapshot| schedule::list(snapshot, &topic, after, limit))
+        })
+        .await
     }
 
     async fn cancel_scheduled(&self, topic: &TopicName, message_id: Uuid) -> Result<bool> {
-        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        let (topic, actor) = (topic.clone(), self.actor.now());
         self.write(Kind::Define, move |work| schedule::cancel(work, &topic, message_id, &actor)).await
     }
 
     async fn reschedule(&self, topic: &TopicName, message_id: Uuid, to: Reschedule) -> Result<bool> {
-        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        let (topic, actor) = (topic.clone(), self.actor.now());
         self.write(Kind::Define, move |work| schedule::reschedule(work, &topic, message_id, to, &actor)).await
     }
 
@@ -278,8 +306,23 @@ impl Admin for SqliteStore {
         self.read(cron::list).await
     }
 
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
-        self.read(move |connection| audit::list(connection, limit)).await
+    async fn audit_before(&self, audit_id: i64, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.read(move |connection| audit::list(connection, audit_id, limit)).await
+    }
+
+    async fn note(
+        &self,
+        act: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
+        detail: &serde_json::Value,
+    ) -> Result<()> {
+        let (act, topic, group) = (act.to_owned(), topic.map(str::to_owned), group.map(str::to_owned));
+        let (detail, actor) = (detail.clone(), self.actor.now());
+        self.write(Kind::Define, move |work| {
+            audit::note(work, &actor, &act, topic.as_deref(), group.as_deref(), &detail)
+        })
+        .await
     }
 
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
@@ -320,7 +363,7 @@ impl SqliteStore {
         transition: Transition,
         reason: Option<&str>,
     ) -> Result<()> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         let reason = reason.map(str::to_owned);
         let set = move |work: &mut Work<'_>| {
             state::set(work, &topic, &group, transition, reason.as_deref(), &actor)

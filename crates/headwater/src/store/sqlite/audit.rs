@@ -28,10 +28,11 @@ pub(super) fn note(
 }
 
 /// The entries, newest first.
-pub(super) fn list(connection: &Connection, limit: u32) -> Attempt<Vec<AuditEntry>> {
+pub(super) fn list(connection: &Connection, before: i64, limit: u32) -> Attempt<Vec<AuditEntry>> {
     let mut statement = connection.prepare_cached(super::sql!(audit.list))?;
-    Ok(decode::all(&mut statement, [limit], |row| {
+    Ok(decode::all(&mut statement, params![before, limit], |row| {
         Ok(AuditEntry {
+            audit_id: row.get(6)?,
             at: decode::timestamp(row, 0)?,
             actor: row.get(1)?,
             act: row.get(2)?,

@@ -1,6 +1,5 @@
 //! Dead letters: list, redrive, purge.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -151,7 +150,7 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     let (mut position, mut done) = (PageEnd { left: selection.at_most, ..PageEnd::default() }, T::default());
     loop {
         let began = Instant::now();
-        let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
+        let (selection, before, actor) = (selection.clone(), done.clone(), store.actor.now());
         let ran = store.write(Kind::Define, move |work| {
             let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
             let (mut page, mut next) = page(work, &selection, &of, position)?;

@@ -24,6 +24,7 @@ use super::writer::{Commands, QUEUE_PLACES};
 use super::{SqliteStore, migrate, open, patience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
+use crate::store::actor::Actor;
 use crate::store::options::OpenOptions;
 
 /// A file that is read as `immutable`.
@@ -82,7 +83,7 @@ impl SqliteStore {
             location,
             clock: options.clock.clone(),
             auto_create: false,
-            actor: Arc::from(options.actor.as_str()),
+            actor: Actor::new(&options.actor),
             hub: Arc::default(),
             watched: Arc::default(),
             commands,

@@ -44,7 +44,7 @@ pub(super) const SCHEMA: Schema = Schema {
         "tables/log.sql",
         "tables/publish.sql",
         "tables/outbox.sql",
-        "tables/relay.sql",
+        "tables/token.sql",
         "tables/subscription.sql",
         "tables/dead_letter.sql",
         "tables/owner.sql",

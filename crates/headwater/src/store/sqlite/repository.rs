@@ -6,14 +6,14 @@ use super::SqliteStore;
 use super::driven::{Requests, query};
 use super::fault::Attempt;
 use super::work::{Kind, Work};
-use super::{parked, relay};
+use super::{parked, relay, token};
 use crate::error::Result;
 use crate::store::Store;
 use crate::store::repository::{OUTBOX, Verb};
 use crate::transaction::{Row, Value};
 
-/// The text of a statement; `None` for an operation of several.
-fn text(verb: Verb) -> Option<&'static str> {
+/// The text of a statement; `None` for an operation of several, and where another statement does its work.
+pub(crate) fn text(verb: Verb) -> Option<&'static str> {
     Some(match verb {
         Verb::OutboxInsert => sql!(outbox.insert),
         Verb::OutboxClaim => sql!(outbox.claim),
@@ -33,6 +33,31 @@ fn text(verb: Verb) -> Option<&'static str> {
         Verb::RelayList => sql!(relay.list),
         Verb::OutboxRequeue | Verb::DeadLetterRedrive | Verb::DeadLetterDelete => return None,
         Verb::RelayAdd | Verb::RelayRemove => return None,
+        Verb::ProcessInsert => sql!(process.insert),
+        Verb::ProcessInsertEvent => sql!(process.insert_event),
+        Verb::ProcessChange => sql!(process.change),
+        Verb::ProcessChangeEvents => sql!(process.change_events),
+        // A change is two statements here, and both are prepared: one process after the other costs no round trip.
+        Verb::ProcessChangeAll => return None,
+        Verb::ProcessLoad => sql!(process.load),
+        Verb::ProcessLoadAll => sql!(process.load_all),
+        Verb::ProcessFind => sql!(process.find),
+        Verb::ProcessFindById => sql!(process.find_by_id),
+        Verb::ProcessFindByStatus => sql!(process.find_by_status),
+        Verb::ProcessFindByTypeAndStatus => sql!(process.find_by_type_and_status),
+        Verb::ProcessFindByBusinessKey => sql!(process.find_by_business_key),
+        Verb::ProcessFindParked => sql!(process.find_parked),
+        Verb::ProcessLog => sql!(process.log),
+        // Published as any other message: nothing here has roles.
+        Verb::ProcessSignal => return None,
+        Verb::ProcessCancelTimer => sql!(process.cancel_timer),
+        Verb::ProcessCancelTimers => sql!(process.cancel_timers),
+        Verb::ProcessEnter => sql!(inbox.insert),
+        Verb::TokenList => sql!(token.list),
+        Verb::TokenAny => sql!(token.any),
+        Verb::TokenFind => sql!(token.find),
+        Verb::TokenCreate | Verb::TokenRotate | Verb::TokenRevoke => return None,
+        Verb::SessionStart | Verb::SessionEnd => return None,
     })
 }
 
@@ -43,7 +68,7 @@ impl SqliteStore {
             return self.read(move |connection| query(connection, sql, &params)).await;
         }
         let kind = if verb.is_durable() { Kind::Define } else { Kind::Consume };
-        let actor = Arc::clone(&self.actor);
+        let actor = self.actor.now();
         self.write(kind, move |work| run(work, verb, params.clone(), &actor)).await
     }
 }
@@ -57,10 +82,11 @@ impl Requests {
         params: Vec<Value>,
     ) -> Result<Vec<Row>> {
         let store = Arc::clone(store);
+        let actor = store.as_sqlite().expect("the caller has checked the engine").actor.now();
         self.run(move |work| {
             let store = store.as_sqlite().expect("the caller has checked the engine");
             store.check_file_of(work.connection, "the repository")?;
-            run(work, verb, params, &store.actor)
+            run(work, verb, params, &actor)
         })
         .await
     }
@@ -74,8 +100,13 @@ fn run(work: &mut Work<'_>, verb: Verb, mut params: Vec<Value>, actor: &str) -> 
             }
             query(work.connection, sql, &params)?
         }
-        None if matches!(verb, Verb::RelayAdd | Verb::RelayRemove) => relay::act(work, verb, &params, actor)?,
-        None => parked::act(work, verb, &params, actor)?,
+        None => match verb {
+            Verb::RelayAdd | Verb::RelayRemove => relay::act(work, verb, &params, actor)?,
+            Verb::OutboxRequeue | Verb::DeadLetterRedrive | Verb::DeadLetterDelete => {
+                parked::act(work, verb, &params, actor)?
+            }
+            _ => token::act(work, verb, &params, actor)?,
+        },
     };
     if verb.wakes_outbox() {
         work.wake(OUTBOX);

@@ -11,13 +11,20 @@ use super::{audit, decode, millis, topic};
 use crate::error::Error;
 use crate::limits::DELAY_MAX;
 use crate::name::TopicName;
-use crate::scheduled::{Reschedule, Scheduled};
+use crate::scheduled::{Reschedule, Scheduled, ScheduledPlace};
 
 /// The scheduled messages of a topic, by their time.
-pub(super) fn list(connection: &Connection, name: &TopicName, limit: u32) -> Attempt<Vec<Scheduled>> {
+pub(super) fn list(
+    connection: &Connection,
+    name: &TopicName,
+    after: Option<ScheduledPlace>,
+    limit: u32,
+) -> Attempt<Vec<Scheduled>> {
     let topic_id = topic::get(connection, name)?.topic_id;
+    let (after_ms, number) =
+        after.map_or((i64::MIN, 0), |place| (place.deliver_at.as_millisecond(), place.number));
     let mut statement = connection.prepare_cached(super::sql!(schedule.list))?;
-    Ok(decode::all(&mut statement, params![topic_id.0, limit], |row| {
+    Ok(decode::all(&mut statement, params![topic_id.0, limit, after_ms, number], |row| {
         Ok(Scheduled {
             deliver_at: decode::timestamp(row, 0)?,
             message_id: decode::uuid(row, 1)?,
@@ -28,6 +35,7 @@ pub(super) fn list(connection: &Connection, name: &TopicName, limit: u32) -> Att
             correlation_id: decode::text(row, 6)?,
             dedup_key: decode::text(row, 7)?,
             payload_bytes: decode::count(row, 8)?,
+            number: row.get(9)?,
         })
     })?)
 }

@@ -10,9 +10,11 @@ use super::fault::Attempt;
 use super::group::{self, Position};
 use super::progress::TopicRange;
 use super::{decode, log, millis, stuck, topic};
+use crate::groups::GroupSelection;
 use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
+use crate::store::SurveyedGroup;
 use crate::subscription::{
     Activity, LATELY, STUCK_AFTER, SubscriptionId, SubscriptionState, SubscriptionStatus,
 };
@@ -34,10 +36,56 @@ pub(super) fn of_topic(
     now_ms: i64,
     dead_letters_max: Option<i64>,
 ) -> Attempt<Vec<SubscriptionStatus>> {
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.of_topic))?;
+    let ids: Vec<i32> = decode::all(&mut statement, [topic.topic_id.0], |row| row.get(0))?;
+    of_ids(connection, topic, &ids, now_ms, dead_letters_max)
+}
+
+/// The subscriptions of a selection, of all topics, by topic and group.
+pub(super) fn find(
+    connection: &Connection,
+    selection: &GroupSelection,
+    limit: u32,
+    now_ms: i64,
+) -> Attempt<Vec<SurveyedGroup>> {
+    let GroupSelection { topic, group, state, contains, after } = selection;
+    let after = after.as_ref();
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.find))?;
+    let parameters = params![
+        topic,
+        group,
+        state.map(SubscriptionState::as_str),
+        contains,
+        after.map(|place| &place.topic),
+        after.map(|place| &place.group),
+        after.map(|place| place.subscription_id.0),
+        limit
+    ];
+    let found: Vec<(i32, String)> =
+        decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut all = Vec::with_capacity(found.len());
+    for of_topic in found.chunk_by(|one, next| one.1 == next.1) {
+        let topic = topic::get(connection, &TopicName::new(&*of_topic[0].1)?)?;
+        let ids: Vec<i32> = of_topic.iter().map(|(id, _)| *id).collect();
+        let statuses = of_ids(connection, &topic, &ids, now_ms, None)?;
+        all.extend(statuses.into_iter().map(|status| SurveyedGroup { topic: topic.name.clone(), status }));
+    }
+    Ok(all)
+}
+
+/// Subscriptions of a topic by their ids, in the order of these.
+fn of_ids(
+    connection: &Connection,
+    topic: &Topic,
+    ids: &[i32],
+    now_ms: i64,
+    dead_letters_max: Option<i64>,
+) -> Attempt<Vec<SubscriptionStatus>> {
     let head = TopicRange::load(connection, topic.topic_id)?.head;
     let mut statement = connection.prepare_cached(super::sql!(subscribe.list))?;
     let recent_from_ms = now_ms.saturating_sub(millis(LATELY));
-    let parameters = params![topic.topic_id.0, recent_from_ms, dead_letters_max.unwrap_or(-1)];
+    let ids = serde_json::to_string(ids).expect("numbers are always JSON");
+    let parameters = params![ids, recent_from_ms, dead_letters_max.unwrap_or(-1)];
     let rows = decode::all(&mut statement, parameters, |row| Listed::read(row, topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
     for Listed { mut status, restarts_floor } in rows {

@@ -34,6 +34,15 @@ pub(super) fn subscribe(
     }
 }
 
+/// The subscription of a group that is not cancelled.
+pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<Subscription> {
+    let (topic, found) = group::get(connection, name, group)?;
+    if found.state == SubscriptionState::Cancelled {
+        return Err(Error::no_such_subscription(name.as_str(), group.as_str()).into());
+    }
+    with_policy(connection, topic, group, &found)
+}
+
 /// Registers a process of an existing group. A dead group is resurrected; a group that registers repeatedly without
 /// progress is detected by its restarts.
 fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group) -> Attempt<Subscription> {
@@ -52,14 +61,20 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
             head
         ])?;
     }
-    let policy = policy::of(work.connection, subscription_id)?;
+    with_policy(work.connection, topic, group, found)
+}
+
+/// A subscription whose settings are its topic's, with its own policy applied.
+fn with_policy(
+    connection: &Connection,
+    topic: Topic,
+    group: &GroupName,
+    found: &Group,
+) -> Attempt<Subscription> {
+    let policy = policy::of(connection, found.subscription_id)?;
     let topic = Topic { settings: policy.apply_to(&topic.settings), ..topic };
-    Ok(Subscription {
-        subscription_id: SubscriptionId(subscription_id),
-        group: group.clone(),
-        topic,
-        lanes: found.lanes,
-    })
+    let (subscription_id, lanes) = (SubscriptionId(found.subscription_id), found.lanes);
+    Ok(Subscription { subscription_id, group: group.clone(), topic, lanes })
 }
 
 /// Creates a new subscription.

@@ -46,7 +46,7 @@ fn surveyed(connection: &Connection, status: &TopicStatus, now_ms: i64) -> Attem
     let inconsistent = match settings.tracking {
         Tracking::OffsetWatermark => 0,
         Tracking::ReferenceCounting => {
-            let mut statement = connection.prepare_cached(super::sql!(survey.inconsistent))?;
+            let mut statement = connection.prepare_cached(super::sql!(tracking.inconsistent))?;
             let bounds = params![row_key(topic, 0), row_key(topic, OFFSET_MAX), RECORDS_EXAMINED];
             statement.query_row(bounds, |row| decode::count(row, 0))?
         }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Semantics, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
+use crate::topics::TopicSelection;
 
 pub(super) mod delete;
 pub(super) mod purge;
@@ -142,8 +143,19 @@ fn find(connection: &Connection, name: &TopicName) -> Attempt<Option<Topic>> {
 
 /// All topics by name.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
+    find_all(connection, &TopicSelection::default(), None)
+}
+
+/// The topics of a selection by name, at most this many.
+pub(super) fn find_all(
+    connection: &Connection,
+    selection: &TopicSelection,
+    limit: Option<u32>,
+) -> Attempt<Vec<TopicStatus>> {
     let mut statement = connection.prepare_cached(super::sql!(topic.list))?;
-    Ok(decode::all(&mut statement, [], |row| {
+    let TopicSelection { name, contains, after } = selection;
+    let parameters = params![name, contains, after, limit.map_or(-1, i64::from)];
+    Ok(decode::all(&mut statement, parameters, |row| {
         let (head, first): (i64, i64) = (row.get(3)?, row.get(6)?);
         let watermark: Option<i64> = row.get(7)?;
         let topic = read(row)?;

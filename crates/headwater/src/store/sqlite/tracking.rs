@@ -51,17 +51,17 @@ impl store::Tracking for SqliteStore {
         group: &GroupName,
         limits: &BackfillLimits,
     ) -> Result<Backfill> {
-        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
+        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.now());
         self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
     }
 
     async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
     }
 
     async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.now());
         self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
     }
 

@@ -62,9 +62,11 @@ BEGIN
         WHEN 'operator' THEN
             v_functions := ARRAY['act_on_message', 'add_relay', 'advance', 'alter_topic', 'as_text', 'backfills', 'begin_epoch', 'cancel_scheduled', 'create_group', 'create_topic',
                                  'delete_dead_letters', 'delete_topic', 'empty_cancelled', 'empty_deleted_topic', 'force_complete', 'jobs', 'last_older', 'last_taken', 'messages',
-                                 'move_scheduled', 'park', 'pause', 'progress_list', 'purge', 'purge_topic', 'read_clock', 'records', 'recover_stuck',
+                                 'move_scheduled', 'note_act', 'park', 'pause', 'progress_list', 'purge', 'purge_topic', 'read_clock', 'records', 'recover_stuck',
                                  'redrive', 'redrive_parked', 'release_lease', 'remove_purged', 'remove_relay', 'remove_subscription', 'replace_dead_letter', 'requeue',
                                  'resurrect', 'seek', 'set_policy',
+                                 -- Tokens of servers.
+                                 'any_token', 'create_token', 'end_session', 'find_token', 'list_tokens', 'revoke_token', 'rotate_token', 'start_session',
                                  'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'tracking_change', 'turn_backfill', 'went_past',
                                  'process_change', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_load', 'process_log', 'process_signal', 'process_update'];
@@ -76,6 +78,8 @@ BEGIN
     EXECUTE format('GRANT SELECT ON {schema}.schema_version, {schema}.topic TO %I', p_role);
     IF p_kind IN ('reader', 'operator') THEN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO %I', p_role);
+        -- Hashes of secrets: read through functions alone.
+        EXECUTE format('REVOKE ALL ON {schema}.token FROM %I', p_role);
     ELSIF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
                        '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.epoch_history, {schema}.topic_range, {schema}.watermark_history, '

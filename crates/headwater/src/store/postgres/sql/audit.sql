@@ -11,6 +11,7 @@ ORDER BY a.acked_at, a.first_offset, a.group_name
 
 -- name: list
 -- Purpose: what was done by operators, newest first.
--- Parameters: at most.
+-- Parameters: before this one, at most.
 -- Index: audit_pkey.
-SELECT acted_at, actor, act, topic, group_name, detail::text AS detail FROM {schema}.audit ORDER BY audit_id DESC LIMIT $1
+SELECT audit_id, acted_at, actor, act, topic, group_name, detail::text AS detail
+FROM {schema}.audit WHERE audit_id < $1 ORDER BY audit_id DESC LIMIT $2

@@ -1,13 +1,15 @@
 -- name: all
 -- Purpose: dead letters of every source, oldest first.
--- Parameters: source (subscription, outbox, command), ids as a JSON array, key, name, part of the error (each null for any), at most.
+-- Parameters: source (subscription, outbox, command), ids as a JSON array, key, name, part of the error, topic, group, part of the error,
+-- name, key or command id in any case (each null for any), after this place and id (null for the first ones), whether with payloads, at most.
 -- Index: dead_letter_buried, in its order.
 SELECT e.dead_letter_id::text AS dead_letter_id, coalesce(e.source, 'subscription') AS source, coalesce(e.topic, t.name) AS topic,
        s.group_name, e.subscription_id, e.message_offset, e.outbox_id, coalesce(e.command_id, e.message_id::text) AS command_id,
-       e.message_type AS name, e.key, e.payload, e.content_type, e.headers::text AS headers, e.correlation_id,
+       e.message_type AS name, e.key, CASE WHEN $11::boolean THEN e.payload ELSE ''::bytea END AS payload,
+       octet_length(e.payload)::bigint AS payload_bytes, e.content_type, e.headers::text AS headers, e.correlation_id,
        CASE WHEN e.source IS NULL THEN 'FAILED' ELSE e.failed_status END AS failed_status, e.error_class, e.error, e.attempts, e.parked_by,
        (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
-       (extract(epoch FROM e.buried_at) * 1000000)::bigint AS parked_at_us
+       (extract(epoch FROM e.buried_at) * 1000000)::bigint AS parked_at_us, (extract(epoch FROM e.buried_at) * 1000000)::bigint AS place
 FROM {schema}.dead_letter e
 LEFT JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
 LEFT JOIN {schema}.topic t ON t.topic_id = s.topic_id
@@ -15,7 +17,10 @@ WHERE ($1::text IS NULL OR coalesce(e.source, 'subscription') = $1)
   AND ($2::jsonb IS NULL OR e.dead_letter_id = ANY (ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($2::jsonb) i)))
   AND ($3::text IS NULL OR e.key = $3) AND ($4::text IS NULL OR e.message_type = $4)
   AND ($5::text IS NULL OR strpos(e.error, $5) > 0)
-ORDER BY e.buried_at, e.dead_letter_id LIMIT $6
+  AND ($6::text IS NULL OR coalesce(e.topic, t.name) = $6) AND ($7::text IS NULL OR s.group_name = $7)
+  AND ($8::text IS NULL OR strpos(lower(concat_ws(E'\n', e.error, e.message_type, e.key, e.command_id)), lower($8)) > 0)
+  AND ($9::bigint IS NULL OR (e.buried_at, e.dead_letter_id) > ('epoch'::timestamptz + $9 * interval '1 microsecond', $10::text::uuid))
+ORDER BY e.buried_at, e.dead_letter_id LIMIT $12
 
 -- name: count
 -- Purpose: how many dead letters of a selection a redrive would hand out, and how many have lost their message.

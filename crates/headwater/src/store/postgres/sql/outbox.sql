@@ -6,9 +6,10 @@ SELECT e.id FROM {schema}.outbox_entry e WHERE e.id IN (SELECT i::bigint FROM js
 
 -- name: list
 -- Purpose: entries by status, category, topic and key, oldest first, without those that are published unless these are asked for.
--- Parameters: status, category, topic, key (each null for any), after this id, at most.
+-- Parameters: status, category, topic, key (each null for any), after this id, at most, whether with payloads.
 -- Index: a partial index for each status.
-SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
+SELECT e.id, e.category, e.topic, e.key, e.type, CASE WHEN $7::boolean THEN e.payload ELSE ''::bytea END AS payload,
+       e.headers::text AS headers, e.status, e.attempts,
        (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
        (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
        (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
@@ -37,13 +38,3 @@ WHERE e.id IN (
     ) f ORDER BY f.id LIMIT $6
 )
 ORDER BY e.id
-
--- name: show
--- Purpose: an entry.
--- Parameters: id.
--- Index: the primary key.
-SELECT e.id, e.category, e.topic, e.key, e.type, e.payload, e.headers::text AS headers, e.status, e.attempts,
-       (extract(epoch FROM e.next_at) * 1000000)::bigint AS next_at_us, e.claimed_by,
-       (extract(epoch FROM e.claimed_at) * 1000000)::bigint AS claimed_at_us, (extract(epoch FROM e.created_at) * 1000000)::bigint AS created_at_us,
-       (extract(epoch FROM e.published_at) * 1000000)::bigint AS published_at_us, e.last_error
-FROM {schema}.outbox_entry e WHERE e.id = $1

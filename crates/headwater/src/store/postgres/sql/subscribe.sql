@@ -1,3 +1,12 @@
+-- name: get
+-- Purpose: a group that is not cancelled, with its delivery policy; nulls take the topic's.
+-- Parameters: topic id, group.
+-- Index: subscription_group.
+SELECT s.subscription_id, s.lanes, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, s.heartbeat_interval_ms,
+       s.heartbeat_timeout_ms
+FROM {schema}.subscription s
+WHERE s.topic_id = $1 AND s.group_name = $2 AND s.state <> 'cancelled'
+
 -- name: lanes
 -- Purpose: how many lanes a subscription has.
 -- Parameters: subscription id.
@@ -5,11 +14,14 @@
 SELECT lanes FROM {schema}.subscription WHERE subscription_id = $1
 
 -- name: list
--- Purpose: the subscriptions of a topic, or of all topics without those that are cancelled, with the progress and health of each.
+-- Purpose: subscriptions of a topic or of all topics, with the progress and health of each, by topic and group; of one group the newest
+-- first, which is the one that is not cancelled.
 -- Parameters: topic id (null for all), how far back restarts count in ms, injected time, parked rows that make a lane full, from which
--- age on in ms a message is stuck, how far back burials count in ms, dead letters counted at most and subscriptions at most (null: all).
+-- age on in ms a message is stuck, how far back burials count in ms, dead letters counted at most and subscriptions at most (null: all),
+-- whether cancelled ones too; topic, group, state, part of the topic or group (each null for any), after this topic, group and subscription
+-- id (null for the first ones).
 -- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, owner_pkey, message primary key.
-SELECT s.subscription_id, s.topic_id, t.name AS topic, s.group_name, s.lanes, s.state, s.state_at, s.state_reason, b.heartbeat_at,
+SELECT now.at AS now, s.subscription_id, s.topic_id, t.name AS topic, s.group_name, s.lanes, s.state, s.state_at, s.state_reason, b.heartbeat_at,
        coalesce(s.heartbeat_timeout_ms, t.heartbeat_timeout_ms) AS heartbeat_timeout_ms,
        CASE WHEN b.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - b.heartbeat_at) * 1000)::bigint
             WHEN b.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
@@ -33,8 +45,11 @@ SELECT s.subscription_id, s.topic_id, t.name AS topic, s.group_name, s.lanes, s.
 FROM (SELECT coalesce($3::timestamptz, clock_timestamp()) AS at) now
 CROSS JOIN (
     SELECT x.* FROM {schema}.subscription x JOIN {schema}.topic y ON y.topic_id = x.topic_id
-    WHERE x.topic_id = $1 OR $1::integer IS NULL AND x.state <> 'cancelled'
-    ORDER BY y.name, x.group_name LIMIT $8::bigint
+    WHERE ($1::integer IS NULL OR x.topic_id = $1) AND ($9::boolean OR x.state <> 'cancelled')
+      AND ($10::text IS NULL OR y.name = $10) AND ($11::text IS NULL OR x.group_name = $11) AND ($12::text IS NULL OR x.state = $12)
+      AND ($13::text IS NULL OR strpos(lower(y.name), lower($13)) > 0 OR strpos(lower(x.group_name), lower($13)) > 0)
+      AND ($14::text IS NULL OR (y.name, x.group_name, -x.subscription_id) > ($14, $15::text, -$16::integer))
+    ORDER BY y.name, x.group_name, x.subscription_id DESC LIMIT $8::bigint
 ) s
 JOIN {schema}.topic t ON t.topic_id = s.topic_id
 -- Where the head will be after the next advance: a group without a consumer lags behind what was published, not behind a head
@@ -87,4 +102,4 @@ CROSS JOIN LATERAL (
 ) a
 -- As the view "heard" has it.
 CROSS JOIN LATERAL (SELECT greatest(s.heartbeat_at, a.seen_at) AS heartbeat_at) b
-ORDER BY t.name, s.group_name, s.state = 'cancelled', s.subscription_id DESC
+ORDER BY t.name, s.group_name, s.subscription_id DESC

@@ -27,7 +27,8 @@ pub(in crate::store::postgres) async fn delete(
         return contents(store, name).await;
     }
     let forced = removal == Removal::Forced;
-    let params: [&(dyn ToSql + Sync); 4] = [&name.as_str(), &forced, &store.actor, &store.clock.injected()];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&name.as_str(), &forced, &&*store.actor.now(), &store.clock.injected()];
     let doing = format!("deleting topic {name}");
     let rows = save(store, &doing, &store.statements.topic_delete, &params).await?;
     let contents = removed(&rows[0], "delete", name, removal)?;
@@ -64,7 +65,8 @@ pub(in crate::store::postgres) async fn purge(
         return contents(store, name).await;
     }
     let forced = removal == Removal::Forced;
-    let params: [&(dyn ToSql + Sync); 4] = [&name.as_str(), &forced, &store.actor, &store.clock.injected()];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&name.as_str(), &forced, &&*store.actor.now(), &store.clock.injected()];
     let doing = format!("purging topic {name}");
     let rows = store.connections.query(&doing, &store.statements.topic_purge, &params).await?;
     let contents = removed(&rows[0], "purge", name, removal)?;

@@ -36,7 +36,7 @@ pub(super) async fn start(
                 &batch(limits.rate_max),
                 &limits.batch_max.map(batch),
                 &limits.target_latency.map(millis),
-                &store.actor,
+                &&*store.actor.now(),
                 &store.clock.injected(),
             ],
         )
@@ -56,7 +56,7 @@ pub(super) async fn turn(
         .query(
             &format!("changing the backfill of topic {topic}, group {group}"),
             &store.statements.tracking_backfill_turn,
-            &[&topic.as_str(), &group.as_str(), &resume, &store.actor, &store.clock.injected()],
+            &[&topic.as_str(), &group.as_str(), &resume, &&*store.actor.now(), &store.clock.injected()],
         )
         .await?;
     shown(store, stored(&rows[0], "subscription_id")?).await

@@ -9,12 +9,13 @@ ORDER BY ack_key
 
 -- name: list
 -- Purpose:    The audit entries, newest first.
--- Parameters: ?1 at most
--- Index:      the primary key, from its end
-SELECT acted_at_ms, actor, act, topic, group_name, detail
+-- Parameters: ?1 before this one, ?2 at most
+-- Index:      the primary key, from there down
+SELECT acted_at_ms, actor, act, topic, group_name, detail, audit_key
 FROM headwater_audit
+WHERE audit_key < ?1
 ORDER BY audit_key DESC
-LIMIT ?1
+LIMIT ?2
 
 -- name: note
 -- Purpose:    Adds an audit entry.

@@ -1,7 +1,8 @@
 -- name: all
 -- Purpose:    Dead letters of every source, oldest first.
--- Parameters: $1 source (subscription, outbox, command), $2 ids as a JSON array of text, $3 key, $4 name, $5 part of the error (each NULL
---             for any), $6 at most
+-- Parameters: $1 source (subscription, outbox, command), $2 ids as a JSON array of text, $3 key, $4 name, $5 part of the error, $6 topic,
+--             $7 group, $8 part of the error, name, key or command id in any case (each NULL for any), $9 after this place (NULL for the
+--             first ones; its id, $10, is not needed here), $11 whether with payloads, $12 at most
 -- Index:      the primary key, in its order
 SELECT lower(substr(hex(dead.dead_letter_id), 1, 8) || '-' || substr(hex(dead.dead_letter_id), 9, 4) || '-' || substr(hex(dead.dead_letter_id), 13, 4)
         || '-' || substr(hex(dead.dead_letter_id), 17, 4) || '-' || substr(hex(dead.dead_letter_id), 21)) AS dead_letter_id,
@@ -9,9 +10,9 @@ SELECT lower(substr(hex(dead.dead_letter_id), 1, 8) || '-' || substr(hex(dead.de
     dead.subscription_id, dead.message_offset, dead.outbox_id,
     coalesce(dead.command_id, lower(substr(hex(dead.message_id), 1, 8) || '-' || substr(hex(dead.message_id), 9, 4) || '-' || substr(hex(dead.message_id), 13, 4)
         || '-' || substr(hex(dead.message_id), 17, 4) || '-' || substr(hex(dead.message_id), 21))) AS command_id,
-    dead.type AS name, dead.key, dead.payload, dead.content_type, dead.headers, dead.correlation_id,
+    dead.type AS name, dead.key, iif($11, dead.payload, x'') AS payload, length(dead.payload) AS payload_bytes, dead.content_type, dead.headers, dead.correlation_id,
     iif(dead.source IS NULL, 'FAILED', dead.failed_status) AS failed_status, dead.error_class, dead.error, dead.attempts, dead.parked_by,
-    dead.created_at_ms * 1000 AS created_at_us, dead.buried_at_ms * 1000 AS parked_at_us
+    dead.created_at_ms * 1000 AS created_at_us, dead.buried_at_ms * 1000 AS parked_at_us, dead.dead_letter_key AS place
 FROM headwater_dead_letter AS dead
 LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id = dead.subscription_id
 LEFT JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
@@ -20,8 +21,13 @@ WHERE ($1 IS NULL OR coalesce(dead.source, 'subscription') = $1)
     AND ($3 IS NULL OR dead.key = $3)
     AND ($4 IS NULL OR dead.type = $4)
     AND ($5 IS NULL OR instr(dead.error, $5) > 0)
+    AND ($6 IS NULL OR coalesce(dead.topic, topic.name) = $6)
+    AND ($7 IS NULL OR subscription.group_name = $7)
+    AND ($8 IS NULL OR instr(lower(coalesce(dead.error, '') || char(10) || coalesce(dead.type, '') || char(10) || coalesce(dead.key, '') || char(10)
+        || coalesce(dead.command_id, '')), lower($8)) > 0)
+    AND ($9 IS NULL OR dead.dead_letter_key > $9)
 ORDER BY dead.dead_letter_key
-LIMIT $6
+LIMIT $12
 
 -- name: find
 -- Purpose:    What a redrive or a removal needs of a dead letter.

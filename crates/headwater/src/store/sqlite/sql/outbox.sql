@@ -64,9 +64,9 @@ JOIN headwater_outbox_entry AS entry ON entry.id = json_each.value
 
 -- name: list
 -- Purpose:    Entries by status, category, topic and key, oldest first, without those that are published unless these are asked for.
--- Parameters: $1 status, $2 category, $3 topic, $4 key (each NULL for any), $5 after this id, $6 at most
+-- Parameters: $1 status, $2 category, $3 topic, $4 key (each NULL for any), $5 after this id, $6 at most, $7 whether with payloads
 -- Index:      a partial index for each status, whatever else the table has; what it finds is sorted
-SELECT id, category, topic, key, type, payload, headers, status, attempts, next_at_ms * 1000 AS next_at_us, claimed_by,
+SELECT id, category, topic, key, type, iif($7, payload, x'') AS payload, headers, status, attempts, next_at_ms * 1000 AS next_at_us, claimed_by,
     claimed_at_ms * 1000 AS claimed_at_us, created_at_ms * 1000 AS created_at_us, published_at_ms * 1000 AS published_at_us, last_error
 FROM headwater_outbox_entry
 WHERE id IN (

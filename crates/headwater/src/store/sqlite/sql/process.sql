@@ -44,6 +44,21 @@ SELECT $1, $2 + json_each.key + 1, $4, json_each.value ->> 'event_type', json_ea
     json_each.value ->> 'status', json_each.value ->> 'current_step', json_each.value ->> 'data', json_each.value ->> 'retries'
 FROM json_each($3)
 
+-- name: find
+-- Purpose:    The newest processes of a status and a selection.
+-- Parameters: $1 status, $2 process_type, $3 part of the type, business key or step in any case (each NULL for any), $4 before this time in
+--             microseconds and $5 id (NULL for the first ones), $6 whether with data, $7 at most
+-- Index:      headwater_process_status, from its end
+SELECT process_id, process_type, business_key, status, paused_in, current_step, iif($6, data, NULL) AS data, retries, version,
+    created_at_ms * 1000 AS created_at_us, updated_at_ms * 1000 AS updated_at_us
+FROM headwater_process
+WHERE status = $1
+    AND ($2 IS NULL OR process_type = $2)
+    AND ($3 IS NULL OR instr(lower(process_type || char(10) || coalesce(business_key, '') || char(10) || coalesce(current_step, '')), lower($3)) > 0)
+    AND ($4 IS NULL OR (created_at_ms, process_id) < ($4 / 1000, $5))
+ORDER BY created_at_ms DESC, process_id DESC
+LIMIT $7
+
 -- name: find_by_business_key
 -- Purpose:    The newest process of a type and business key.
 -- Parameters: $1 process_type, $2 business_key

@@ -15,11 +15,11 @@ WHERE topic_id = ?1 AND dedup_key = ?2 AND message_id = ?3
 
 -- name: list
 -- Purpose:    The scheduled messages of a topic, by their time; without their payloads.
--- Parameters: ?1 topic_id, ?2 at most
+-- Parameters: ?1 topic_id, ?2 at most, ?3 after this time and ?4 number
 -- Index:      headwater_schedule_due, whose entries end in schedule_id
-SELECT deliver_at_ms, message_id, key, type, content_type, headers, correlation_id, dedup_key, length(payload)
+SELECT deliver_at_ms, message_id, key, type, content_type, headers, correlation_id, dedup_key, length(payload), schedule_id
 FROM headwater_schedule
-WHERE topic_id = ?1
+WHERE topic_id = ?1 AND (deliver_at_ms, schedule_id) > (?3, ?4)
 ORDER BY deliver_at_ms, schedule_id
 LIMIT ?2
 

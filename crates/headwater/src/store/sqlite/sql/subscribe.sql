@@ -25,6 +25,23 @@ FROM (
 INSERT INTO headwater_cursor (subscription_id, lane, next_offset)
 VALUES (?1, ?2, ?3)
 
+-- name: find
+-- Purpose:    The subscriptions of a selection over all topics, by topic and group; of one group the newest first, which is the one that is not
+--             cancelled.
+-- Parameters: ?1 topic, ?2 group, ?3 state, ?4 part of the topic or group (each NULL for any), ?5 after this topic, ?6 group and
+--             ?7 subscription_id (NULL for the first ones), ?8 at most
+-- Index:      the primary key of topics; the subscriptions are scanned and sorted, for operators only
+SELECT subscription.subscription_id, topic.name
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE (?1 IS NULL OR topic.name = ?1)
+    AND (?2 IS NULL OR subscription.group_name = ?2)
+    AND (?3 IS NULL OR subscription.state = ?3)
+    AND (?4 IS NULL OR instr(lower(topic.name), lower(?4)) > 0 OR instr(lower(subscription.group_name), lower(?4)) > 0)
+    AND (?5 IS NULL OR (topic.name, subscription.group_name, -subscription.subscription_id) > (?5, ?6, -?7))
+ORDER BY topic.name, subscription.group_name, subscription.subscription_id DESC
+LIMIT ?8
+
 -- name: group
 -- Purpose:    The subscription of a group: the one that is not cancelled, else the youngest cancelled one.
 -- Parameters: ?1 topic_id, ?2 group
@@ -81,10 +98,10 @@ FROM (
 )
 
 -- name: list
--- Purpose:    The subscriptions of a topic, by group; cancelled ones last within a group.
--- Parameters: ?1 topic_id, ?2 since when burials are recent, ?3 dead letters counted at most (-1: all)
--- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of and
---             headwater_dead_letter_buried for the counts; the primary keys of activities and owners; sorted, for operators only
+-- Purpose:    Subscriptions by their ids, in the order of these.
+-- Parameters: ?1 ids as a JSON array, ?2 since when burials are recent, ?3 dead letters counted at most (-1: all)
+-- Index:      the primary key; headwater_dead_letter_of and headwater_dead_letter_buried for the counts; the primary keys of activities and
+--             owners
 SELECT subscription_id, group_name, lanes, state, state_at_ms,
     (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
     reassigned, missed, missed_first,
@@ -103,32 +120,10 @@ SELECT subscription_id, group_name, lanes, state, state_at_ms,
             LIMIT ?3
         )
     ),
-    state_reason, heartbeat_timeout_ms, 0 AS cancelled
-FROM headwater_subscription
-WHERE topic_id = ?1 AND state <> 'cancelled'
-UNION ALL
-SELECT subscription_id, group_name, lanes, state, state_at_ms,
-    (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
-    reassigned, missed, missed_first,
-    missed_last, restarts, restarts_since_ms, restarts_floor,
-    (
-        SELECT count(*) FROM (
-            SELECT 1 FROM headwater_dead_letter AS dead
-            WHERE dead.subscription_id = headwater_subscription.subscription_id
-            LIMIT ?3
-        )
-    ),
-    (
-        SELECT count(*) FROM (
-            SELECT 1 FROM headwater_dead_letter AS dead INDEXED BY headwater_dead_letter_buried
-            WHERE dead.subscription_id = headwater_subscription.subscription_id AND dead.buried_at_ms > ?2
-            LIMIT ?3
-        )
-    ),
-    state_reason, heartbeat_timeout_ms, 1 AS cancelled
-FROM headwater_subscription
-WHERE topic_id = ?1 AND state = 'cancelled'
-ORDER BY group_name, cancelled, subscription_id DESC
+    state_reason, heartbeat_timeout_ms
+FROM json_each(?1) AS listed
+CROSS JOIN headwater_subscription ON headwater_subscription.subscription_id = listed.value
+ORDER BY listed.key
 
 -- name: next
 -- Purpose:    The first offset never handed out, of the slowest lane.
@@ -137,6 +132,19 @@ ORDER BY group_name, cancelled, subscription_id DESC
 SELECT min(next_offset)
 FROM headwater_cursor
 WHERE subscription_id = ?1
+
+-- name: of_topic
+-- Purpose:    The subscriptions of a topic, by group; cancelled ones last within a group.
+-- Parameters: ?1 topic_id
+-- Index:      headwater_subscription_group, headwater_subscription_cancelled; what they give is sorted, for operators only
+SELECT subscription_id, group_name, 0 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND state <> 'cancelled'
+UNION ALL
+SELECT subscription_id, group_name, 1 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND state = 'cancelled'
+ORDER BY group_name, cancelled, subscription_id DESC
 
 -- name: others
 -- Purpose:    The groups of a topic that are not cancelled, by name: a queue takes only one.

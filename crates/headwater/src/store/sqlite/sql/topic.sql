@@ -23,9 +23,9 @@ FROM headwater_topic
 WHERE name = ?1
 
 -- name: list
--- Purpose:    All topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
+-- Purpose:    Topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
 --             count. Without any it stays: dead groups hold it, and messages published since are above it.
--- Parameters: none
+-- Parameters: ?1 name, ?2 part of the name, ?3 after this name (each NULL for any), ?4 at most (-1: all)
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
 --             primary key of the records; headwater_outstanding_leased, over what is in flight, and headwater_outstanding_place, its
 --             first entry, for the floors
@@ -76,9 +76,8 @@ SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
     ),
     (
         SELECT count(*) FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = topic.topic_id
-            AND (subscription.state IN ('active', 'paused')
-                OR subscription.state = 'dead' AND topic.semantics = 'queue')
+        WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
+            AND (subscription.state <> 'dead' OR topic.semantics = 'queue')
     ),
     (
         SELECT min(topic.heartbeat_timeout_ms, coalesce(min(subscription.heartbeat_timeout_ms), topic.heartbeat_timeout_ms))
@@ -86,7 +85,11 @@ SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
         WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
     )
 FROM headwater_topic AS topic
+WHERE (?1 IS NULL OR topic.name = ?1)
+    AND (?2 IS NULL OR instr(lower(topic.name), lower(?2)) > 0)
+    AND (?3 IS NULL OR topic.name > ?3)
 ORDER BY topic.name
+LIMIT ?4
 
 -- name: settings
 -- Purpose:    The settings of a topic as they are stored.

@@ -4,7 +4,7 @@
 -- Locks: entries of the outbox (by id) before dead letters (by id), as in sweeps and marks that park.
 
 -- The dead letter of an entry of the outbox that becomes PARKED now.
-CREATE OR REPLACE FUNCTION {schema}.letter_of(p_entry {schema}.outbox_entry, p_failed_status text, p_now timestamptz)
+CREATE OR REPLACE FUNCTION {schema}.dead_letter_of(p_entry {schema}.outbox_entry, p_failed_status text, p_now timestamptz)
 RETURNS {schema}.dead_letter
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -14,7 +14,7 @@ BEGIN
     d.dead_letter_id := gen_random_uuid();
     d.source := 'outbox';
     d.outbox_id := p_entry.id;
-    -- The header has no limit of its own; a dead letter that cannot be stored would keep the entry from ending.
+    -- A header may be longer than an id; a dead letter that cannot be stored would keep the entry from ending.
     d.command_id := CASE WHEN octet_length(v_command_id) BETWEEN 1 AND 255 THEN v_command_id ELSE p_entry.id::text END;
     d.topic := p_entry.topic;
     d.key := p_entry.key;

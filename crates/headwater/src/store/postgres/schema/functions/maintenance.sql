@@ -189,9 +189,9 @@ $$;
 
 -- Adds an audit entry, in the transaction of the act.
 CREATE OR REPLACE FUNCTION {schema}.note_act(
-    p_actor text, p_act text, p_topic text, p_group text, p_detail jsonb, p_now timestamptz
+    p_actor text, p_act text, p_topic text, p_group text, p_detail jsonb, p_now {schema}.injected_time
 ) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.audit (acted_at, actor, act, topic, group_name, detail)
     VALUES (coalesce(p_now, clock_timestamp()), p_actor, p_act, p_topic, p_group, p_detail)
 $$;

@@ -122,7 +122,7 @@ BEGIN
         RETURNING e AS entry
     ), dead_letters AS (
         INSERT INTO {schema}.dead_letter
-        SELECT l.* FROM swept s CROSS JOIN LATERAL {schema}.letter_of(s.entry, 'TIMED_OUT', v_now) l WHERE (s.entry).status = 'PARKED'
+        SELECT l.* FROM swept s CROSS JOIN LATERAL {schema}.dead_letter_of(s.entry, 'TIMED_OUT', v_now) l WHERE (s.entry).status = 'PARKED'
     )
     SELECT (s.entry).* FROM swept s ORDER BY (s.entry).created_at, (s.entry).id;
 END $$;
@@ -200,7 +200,7 @@ BEGIN
         RETURNING e.id, e.status, e AS entry
     ), dead_letters AS (
         INSERT INTO {schema}.dead_letter
-        SELECT l.* FROM marked m CROSS JOIN LATERAL {schema}.letter_of(m.entry, 'FAILED', v_now) l WHERE m.status = 'PARKED'
+        SELECT l.* FROM marked m CROSS JOIN LATERAL {schema}.dead_letter_of(m.entry, 'FAILED', v_now) l WHERE m.status = 'PARKED'
     )
     SELECT a.id, CASE WHEN m.id IS NOT NULL THEN lower(m.status) WHEN {schema}.is_entry(a.id) THEN 'lost' ELSE 'unknown' END
     FROM asked a LEFT JOIN marked m ON m.id = a.id ORDER BY a.id;

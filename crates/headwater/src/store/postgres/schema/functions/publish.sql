@@ -8,17 +8,28 @@ BEGIN
     WHERE v = '' OR octet_length(v) > 255 OR v ~ '[\x01-\x1f\x7f-\x9f]';
 END $$;
 
--- Raises InvalidInput (HW003) unless headers are objects of strings with proper names.
+-- Raises InvalidInput (HW003) unless headers are objects of strings with proper names, within the limits of the library (limits.rs).
 CREATE OR REPLACE FUNCTION {schema}.check_headers(p_headers jsonb[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+    v_name text;
 BEGIN
     IF EXISTS (SELECT FROM unnest(p_headers) h WHERE jsonb_typeof(h) <> 'object') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: must be a JSON object of strings';
+    END IF;
+    SELECT max((SELECT count(*) FROM jsonb_object_keys(h))) INTO v_count FROM unnest(p_headers) h;
+    IF v_count > 128 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid headers: %s headers, at most 128 are allowed', v_count);
     END IF;
     PERFORM {schema}.check_name('header name', e.key) FROM unnest(p_headers) h, jsonb_object_keys(h) AS e (key)
     WHERE e.key = '' OR octet_length(e.key) > 255 OR e.key ~ '[\x01-\x1f\x7f-\x9f]';
     IF EXISTS (SELECT FROM unnest(p_headers) h, jsonb_each(h) e WHERE jsonb_typeof(e.value) <> 'string') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: every value must be a string';
+    END IF;
+    SELECT e.key INTO v_name FROM unnest(p_headers) h, jsonb_each_text(h) e WHERE octet_length(e.value) > 16384 LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid header value: header %s must be at most 16384 bytes', v_name);
     END IF;
 END $$;
 

@@ -1,5 +1,5 @@
--- The outbox: entries for external brokers, each with a status. And the inbox: which handler has processed which message; and how far bridges
--- from other brokers have read.
+-- The outbox: entries for external brokers, each with a status. And the inbox: which handler has processed which message; how far bridges
+-- from other brokers have read; and which relays are registered.
 
 -- Each update changes an indexed column, so no update is heap-only: dead rows are vacuumed early. A payload of more than about 2 kB is
 -- stored apart and not copied by updates.
@@ -61,3 +61,13 @@ CREATE TABLE {schema}.bridge_position (
     updated_at timestamptz NOT NULL,
     PRIMARY KEY (bridge, source)
 ) WITH (fillfactor = 50);
+
+-- Registered relays: what is relayed where. A target has no password: it is in the environment of the process that runs the relay.
+CREATE TABLE {schema}.relay (
+    name       text COLLATE "C" PRIMARY KEY CONSTRAINT relay_name CHECK (octet_length(name) BETWEEN 1 AND 255),
+    source     text NOT NULL CONSTRAINT relay_source CHECK (octet_length(source) BETWEEN 1 AND 255),
+    target     text NOT NULL CONSTRAINT relay_target CHECK (octet_length(target) BETWEEN 1 AND 2048),
+    -- As text: it reads back as it was written.
+    settings   text NOT NULL CONSTRAINT relay_settings CHECK (octet_length(settings) <= 16384),
+    created_at timestamptz NOT NULL
+);

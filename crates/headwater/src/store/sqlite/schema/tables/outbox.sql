@@ -1,5 +1,5 @@
--- The outbox: entries for external brokers, each with a status. And the inbox: which handler has processed which message; and how far bridges
--- from other brokers have read.
+-- The outbox: entries for external brokers, each with a status. And the inbox: which handler has processed which message; how far bridges
+-- from other brokers have read; and which relays are registered.
 
 -- The payload is the last column: the others are read without its pages.
 CREATE TABLE headwater_outbox_entry (
@@ -68,3 +68,12 @@ CREATE TABLE headwater_last_inserted (
     inserted INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO headwater_last_inserted (one) VALUES (1);
+
+-- Registered relays: what is relayed where. A target has no password: it is in the environment of the process that runs the relay.
+CREATE TABLE headwater_relay (
+    name TEXT PRIMARY KEY CHECK (length(CAST(name AS BLOB)) BETWEEN 1 AND 255),
+    source TEXT NOT NULL CHECK (length(CAST(source AS BLOB)) BETWEEN 1 AND 255),
+    target TEXT NOT NULL CHECK (length(CAST(target AS BLOB)) BETWEEN 1 AND 2048),
+    settings TEXT NOT NULL CHECK (json_valid(settings) AND length(CAST(settings AS BLOB)) <= 16384),
+    created_at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
