@@ -26,7 +26,7 @@ use crate::index::{StorageStrategy, Strategies, StrategySettings};
 use crate::indexer::{BatchIndexer, DummyIndexer, Indexer, MetadataIndexer};
 use crate::manager::{Action, Manager, ServiceState, ServiceStatus};
 use crate::persistence::{MetadataPersistence, Persistence};
-use crate::runs::Runs;
+use crate::runs::{InUse, Runs};
 use crate::service::Service;
 use crate::storage::FileStorage;
 
@@ -229,13 +229,21 @@ impl RunningPipeline {
         self.query
     }
 
-    /// Stops all services, the source first, and closes everything. The states that services ended in: one in ERROR has left something undone.
-    pub async fn stop(self) -> Result<Vec<ServiceStatus>> {
+    /// Stops all services, the source first, and closes everything.
+    pub async fn stop(self) -> Result<Stopped> {
+        // In use until the last count is read: the store of a run closes with its last user, and the lag is read from it.
+        let held = self.hold_run().await;
         // One in ERROR is left as it is: its state is the result.
         for status in self.manager.list().iter().rev().filter(|status| status.state != ServiceState::Error) {
             self.manager.act(Action::Stop, &status.service).await?;
         }
-        let ended = self.manager.list();
+        // Read after the last service has ended: the source publishes, and indexers write, until then.
+        self.counting.renew().await;
+        let progress = self.progress().await;
+        let services = self.manager.list();
+        if let Some(held) = held {
+            self.shared.runs.stores().release(held).await?;
+        }
         if let Some(sweeping) = self.sweeping {
             sweeping.stop().await;
         }
@@ -244,8 +252,25 @@ impl RunningPipeline {
         self.shared.runs.stores().close_all().await;
         self.shared.runs.close().await?;
         drop(self.locks);
-        Ok(ended)
+        Ok(Stopped { services, progress })
     }
+
+    /// The store of the source's run, if a service has it open.
+    async fn hold_run(&self) -> Option<InUse> {
+        let run = self.source.as_ref().and_then(|(_, run)| run.borrow().clone())?;
+        let stores = self.shared.runs.stores();
+        stores.peek(&run.run_id)?;
+        stores.acquire(&run).await.ok()
+    }
+}
+
+/// What a stopped pipeline has done.
+#[derive(Clone, Debug)]
+pub struct Stopped {
+    /// The states that services ended in: one in ERROR has left something undone.
+    pub services: Vec<ServiceStatus>,
+    /// Everything that was done: no service runs any more.
+    pub progress: Progress,
 }
 
 /// A service that follows runs.

@@ -19,7 +19,7 @@ mod store;
 pub use directory::Directory;
 pub use drop::{RunContents, TopicContents};
 pub use open::OpenRun;
-pub(crate) use store::{RunStore, RunStores};
+pub(crate) use store::{InUse, RunStore, RunStores};
 
 /// The topic in which runs are registered.
 pub const RUNS_TOPIC: &str = "runs";

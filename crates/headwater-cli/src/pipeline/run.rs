@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use headwater_pipeline::config::{ServiceOptions, ServiceType};
 use headwater_pipeline::manager::{ServiceState, ServiceStatus};
-use headwater_pipeline::pipeline::Progress;
+use headwater_pipeline::pipeline::{Progress, Stopped};
 use headwater_pipeline::{Config, Pipeline, RunningPipeline};
 use serde_json::{Value, json};
 
@@ -32,16 +32,15 @@ pub(crate) async fn run(global: &Global, args: &PipelineRunArgs) -> Result<ExitC
         note(format_args!("page: http://{address}/"));
     }
     let ended = watch(&pipeline, &shows, stop.clone()).await;
-    // Read before the run is closed: the lag is known until then.
-    let progress = pipeline.progress().await;
-    let took = begun.elapsed();
-    if ended.is_ok() && !stop.is_asked() && stays(args, &pipeline) {
+    // Without the time that the page stays, or with that of the last work in hand.
+    let finished = (ended.is_ok() && !stop.is_asked()).then(|| begun.elapsed());
+    if finished.is_some() && stays(args, &pipeline) {
         note("all ticks are indexed; the page stays until SIGTERM or SIGINT");
         let mut stop = stop.clone();
         stop.asked().await;
     }
-    let services = pipeline.stop().await.map_err(explained)?;
-    summary(&shows, &progress, took).print(global.output)?;
+    let Stopped { services, progress } = pipeline.stop().await.map_err(explained)?;
+    summary(&shows, &progress, finished.unwrap_or_else(|| begun.elapsed())).print(global.output)?;
     let failed: Vec<&ServiceStatus> =
         services.iter().filter(|status| status.state == ServiceState::Error).collect();
     for status in &failed {

@@ -37,9 +37,9 @@ pub(crate) async fn run_job(store: &str, job: PipelineJob, mut ending: watch::Re
                 finished = pipeline.finished() => finished,
                 _ = ending.wait_for(|ending| *ending) => Ok(()),
             };
-            let states = pipeline.stop().await?;
+            let stopped = pipeline.stop().await?;
             finished?;
-            let failed = states.iter().find(|status| status.state == ServiceState::Error);
+            let failed = stopped.services.iter().find(|status| status.state == ServiceState::Error);
             ensure!(failed.is_none(), "a service failed: {failed:?}");
             Ok(())
         }

@@ -7,7 +7,7 @@ use headwater_pipeline::bindings::UsageState;
 use headwater_pipeline::control::Client;
 use headwater_pipeline::index::select::Selection;
 use headwater_pipeline::manager::{Action, ServiceState};
-use headwater_pipeline::pipeline::Operator;
+use headwater_pipeline::pipeline::{Operator, Stopped};
 use headwater_pipeline::{Pipeline, RunningPipeline};
 
 use crate::scene::{DEADLINE, Place, eventually, on_both};
@@ -46,7 +46,8 @@ async fn all_ticks_are_indexed(place: Place) {
     let queue = resources.iter().find(|resource| resource.resource == "tick-queue").unwrap();
     assert_eq!((queue.health.counts.messages_sent, queue.health.counts.messages_done), (40, 40));
     assert_eq!(pipeline.runs().get(&run_id).await.unwrap().state, "ENDED");
-    let ended = pipeline.stop().await.unwrap();
+    let Stopped { services: ended, progress } = pipeline.stop().await.unwrap();
+    assert!(progress.lags.len() > 3 && progress.lags.iter().all(|lag| lag.messages == 0), "{progress:?}");
     assert!(ended.iter().all(|status| status.state == ServiceState::Stopped), "{ended:?}");
     assert!(ended.iter().all(|status| status.health.error_count == 0), "{ended:?}");
 
@@ -111,14 +112,15 @@ async fn run_continues_after_a_restart_of_everything() {
     let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], slow]);
     let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
     eventually("under way", async || pipeline.progress().await.ticks_published > 0).await;
-    let run = pipeline.progress().await.run_id;
-    pipeline.stop().await.unwrap();
+    let first = pipeline.stop().await.unwrap().progress;
+    let run = first.run_id;
     let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
     until_finished(&pipeline).await;
     let progress = pipeline.progress().await;
     assert_eq!(progress.run_id, run, "the same run");
     assert_eq!((progress.run_ticks_published, progress.run_ticks_indexed), (40, Some(40)));
-    assert!(progress.ticks_published < 40, "the rest is of the former process: {progress:?}");
+    // The source published until it was stopped, and each of these ticks counts once.
+    assert_eq!(first.ticks_published + progress.ticks_published, 40, "{progress:?}");
     pipeline.stop().await.unwrap();
     let operator = Operator::open(config.clone()).await.unwrap();
     assert_eq!(operator.indexed_ticks(&run.clone().unwrap()).await.unwrap(), Some((0, 39)));
@@ -294,7 +296,7 @@ async fn pages_of_other_origins_cannot_control() {
     assert!(tokio::net::TcpStream::connect(page).await.is_ok());
     let ended =
         tokio::time::timeout(Duration::from_secs(10), pipeline.stop()).await.expect("in time").unwrap();
-    assert_eq!(ended[0].state, ServiceState::Stopped);
+    assert_eq!(ended.services[0].state, ServiceState::Stopped);
 }
 
 #[tokio::test]

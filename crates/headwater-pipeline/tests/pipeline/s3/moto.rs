@@ -177,7 +177,7 @@ async fn finish(pipeline: RunningPipeline) -> String {
     assert!(progress.lags.iter().all(|lag| lag.messages == 0), "{progress:?}");
     assert_eq!(progress.run_ticks_indexed, Some(TICKS as u64));
     let ended = pipeline.stop().await.expect("stopped");
-    let buried: u64 = ended.iter().map(|status| status.health.counts.batches_buried).sum();
+    let buried: u64 = ended.services.iter().map(|status| status.health.counts.batches_buried).sum();
     assert_eq!(buried, 0, "an outage costs no attempt");
     progress.run_id.expect("a run")
 }
