@@ -260,7 +260,7 @@ impl Counting {
     }
 
     /// The next reading counts again.
-    async fn renew(&self) {
+    pub(super) async fn renew(&self) {
         if let Some(counted) = self.0.lock().await.as_mut() {
             counted.next_at = Instant::now();
         }
