@@ -6,43 +6,53 @@ LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE p_now + make_interval(secs => p_lease_ms / 1000.0) END
 $$;
 
--- What a claim has to know of a subscription before it takes anything; its state; whether its head has to be advanced, and whether
--- scheduled messages of its topic are due.
-CREATE OR REPLACE FUNCTION {schema}.read_want(
-    p_owner text, p_subscription_id integer, p_messages_max integer, p_lease_ms bigint, p_clock timestamptz, p_now timestamptz,
-    OUT want {schema}.want, OUT state text, OUT needs_head boolean, OUT scheduled boolean
-)
+-- Wants, with what is known of their subscriptions before heads are advanced: the state (null if there is no such subscription),
+-- whether the head has to be advanced, and whether scheduled messages of the topic are due.
+CREATE OR REPLACE FUNCTION {schema}.read_wants(
+    p_subscription_ids integer[], p_messages_max integer[], p_lease_ms bigint[], p_in_flight_max bigint[],
+    p_rates double precision[], p_bursts bigint[], p_clock timestamptz, p_now timestamptz
+) RETURNS TABLE (want {schema}.want, state text, needs_head boolean, scheduled boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT s.state, s.subscription_id, p_messages_max, coalesce(p_lease_ms, s.lease_ms, t.lease_ms), s.topic_id,
-           s.lanes, coalesce(s.max_attempts, t.max_attempts),
-           {schema}.any_due(s.subscription_id, d.due_since, p_now, true), d.due_since,
-           EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
-                   AND o.owner = p_owner AND o.due_at > p_now),
+    RETURN QUERY
+    SELECT ROW(u.subscription_id, u.messages_max, coalesce(u.lease_ms, s.lease_ms, t.lease_ms), s.topic_id, s.lanes,
+               coalesce(s.max_attempts, t.max_attempts), NULL, NULL, NULL, NULL, u.in_flight_max, u.rate, u.burst,
+               NULL, NULL, NULL, NULL, NULL)::{schema}.want,
+           s.state,
            h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, p_clock) > 20, true)
-           OR d.next_offset + p_messages_max * greatest(s.lanes, 1) > h.head + 1
-           OR s.lanes > 1 AND EXISTS (
-               SELECT FROM generate_series(1, s.lanes - 1) AS l (lane)
+           OR EXISTS (
+               SELECT FROM generate_series(0, greatest(s.lanes, 1) - 1) AS l (lane)
                CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
                                    AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
-               WHERE c.next_offset + p_messages_max * s.lanes > h.head + 1),
+               WHERE c.next_offset + u.messages_max * greatest(s.lanes, 1) > h.head + 1),
            EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= p_now)
-    INTO state, want.subscription_id, want.messages_max, want.lease_ms, want.topic_id, want.lanes, want.max_attempts,
-         want.has_due, want.due_since, want.quarantined, needs_head, scheduled
-    FROM {schema}.subscription s
-    JOIN {schema}.topic t ON t.topic_id = s.topic_id
-    CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
-                        WHERE y.topic_id = s.topic_id ORDER BY y.era LIMIT 1) h
-    CROSS JOIN LATERAL (SELECT CASE WHEN s.lanes = 0 THEN {schema}.due_since(q.due_from, p_now) ELSE '-infinity' END AS due_since,
+    FROM unnest(p_subscription_ids, p_messages_max, p_lease_ms, p_in_flight_max, p_rates, p_bursts)
+         AS u (subscription_id, messages_max, lease_ms, in_flight_max, rate, burst)
+    LEFT JOIN {schema}.subscription s ON s.subscription_id = u.subscription_id
+    LEFT JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    LEFT JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
+                       WHERE y.topic_id = s.topic_id ORDER BY y.era LIMIT 1) h ON true;
+END $$;
+
+-- What wants may take now, in the order of their subscriptions: whether a range is due, whether the owner holds a suspect range, and
+-- whether the next offsets follow each other without a gap or a hole.
+CREATE OR REPLACE FUNCTION {schema}.weigh_wants(p_wants {schema}.want[], p_owner text, p_now timestamptz)
+RETURNS TABLE (want {schema}.want, has_due boolean, due_since timestamptz, quarantined boolean, is_clear boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    SELECT w, {schema}.any_due(w.subscription_id, c.due_since, p_now, true), c.due_since,
+           EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = w.subscription_id AND o.suspect
+                   AND o.owner = p_owner AND o.due_at > p_now),
+           c.next_offset > greatest(h.gaps_until, h.holes_until)
+    FROM unnest(p_wants) w
+    CROSS JOIN LATERAL (SELECT y.gaps_until, y.holes_until FROM {schema}.head y
+                        WHERE y.topic_id = w.topic_id ORDER BY y.era LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT CASE WHEN w.lanes = 0 THEN {schema}.due_since(q.due_from, p_now) ELSE '-infinity' END AS due_since,
                                q.next_offset
-                        FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id AND q.lane = 0
-                        ORDER BY q.era LIMIT 1) d
-    WHERE s.subscription_id = p_subscription_id;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
-            'no such subscription: %s; subscribe the group first', p_subscription_id);
-    END IF;
-    want.due_from := CASE WHEN NOT want.has_due THEN p_now - interval '200 ms' END;
+                        FROM {schema}.cursor q WHERE q.subscription_id = w.subscription_id AND q.lane = 0
+                        ORDER BY q.era LIMIT 1) c
+    ORDER BY w.subscription_id;
 END $$;
 
 -- Hands out what a want may take, within the limits of its group. p_recheck_ms is when to claim again where the head was skipped.
@@ -109,6 +119,9 @@ DECLARE
     v_read record;
     v_want {schema}.want;
     v_wants {schema}.want[];
+    -- Wants that are served together: nothing is due or in the way, and no limit applies.
+    v_plain {schema}.want[];
+    v_recheck_ms bigint;
     v_topics integer[];
     v_skipped boolean := false;
     -- One budget for all topics, as one statement has to do it. Topics that are left are promoted by the next claim.
@@ -136,17 +149,18 @@ BEGIN
         RETURN;
     END IF;
     v_promote_bytes := {schema}.promote_bytes(p_promote_max);
-    FOR i IN 1..cardinality(p_subscription_ids) LOOP
-        v_read := {schema}.read_want(p_owner, p_subscription_ids[i], p_messages_max[i], p_lease_ms[i], v_clock, v_now);
+    FOR v_read IN SELECT r.* FROM {schema}.read_wants(
+        p_subscription_ids, p_messages_max, p_lease_ms, p_in_flight_max, p_rates, p_bursts, v_clock, v_now) r
+    LOOP
         v_want := v_read.want;
-        IF v_read.state <> 'active' THEN
+        IF v_read.state IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
+                'no such subscription: %s; subscribe the group first', v_want.subscription_id);
+        ELSIF v_read.state <> 'active' THEN
             RETURN NEXT ROW('inactive', v_want.subscription_id, v_want.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                             NULL, NULL, NULL, v_read.state)::{schema}.claimed;
             CONTINUE;
         END IF;
-        v_want.in_flight_max := p_in_flight_max[i];
-        v_want.rate := p_rates[i];
-        v_want.burst := p_bursts[i];
         IF v_read.scheduled AND v_promote_bytes > 0 THEN
             SELECT v_promote_bytes - p.bytes INTO v_promote_bytes
             FROM {schema}.promote(v_want.topic_id, p_promote_max, v_promote_bytes, v_now) p;
@@ -154,18 +168,31 @@ BEGIN
         IF v_read.scheduled OR v_read.needs_head THEN
             v_topics := v_topics || v_want.topic_id;
         END IF;
-        -- A lease may only seem expired, because another process moved deadlines for a step of the clock that this one did not see.
-        IF v_want.has_due AND p_moved_ms <> (SELECT c.moved_ms FROM {schema}.clock c WHERE c.one) THEN
-            PERFORM {schema}.refuse_step(v_now, p_expected);
-        END IF;
         v_wants := array_append(v_wants, v_want);
     END LOOP;
     IF v_topics IS NOT NULL THEN
         SELECT a.skipped INTO v_skipped FROM {schema}.advance(v_topics, p_rows_max, p_gaps_max) a;
     END IF;
-    FOR v_want IN SELECT w.* FROM unnest(v_wants) w ORDER BY w.subscription_id LOOP
-        -- The advance may have handed out late messages, which are due too.
-        v_want.has_due := v_want.has_due OR v_topics IS NOT NULL;
-        RETURN QUERY SELECT r.* FROM {schema}.serve_want(v_want, p_owner, p_parked_max, CASE WHEN v_skipped THEN 3 END, v_now, p_now) r;
+    v_recheck_ms := CASE WHEN v_skipped THEN 3 END;
+    -- Cursors are locked in the order of their subscriptions: so a plain want is served before a later one that is not plain.
+    FOR v_read IN SELECT r.* FROM {schema}.weigh_wants(v_wants, p_owner, v_now) r LOOP
+        v_want := v_read.want;
+        v_want.has_due := v_read.has_due;
+        v_want.due_since := v_read.due_since;
+        v_want.due_from := CASE WHEN NOT v_read.has_due THEN v_now - interval '200 ms' END;
+        v_want.quarantined := v_read.quarantined;
+        -- A lease may only seem expired, because another process moved deadlines for a step of the clock that this one did not see.
+        IF v_want.has_due AND p_moved_ms <> (SELECT c.moved_ms FROM {schema}.clock c WHERE c.one) THEN
+            PERFORM {schema}.refuse_step(v_now, p_expected);
+        END IF;
+        IF v_read.is_clear AND NOT v_want.has_due AND NOT v_want.quarantined AND v_want.lanes = 0
+           AND v_want.in_flight_max IS NULL AND v_want.rate IS NULL THEN
+            v_plain := array_append(v_plain, v_want);
+            CONTINUE;
+        END IF;
+        RETURN QUERY SELECT r.* FROM {schema}.lease_next(v_plain, p_owner, v_recheck_ms, v_now) r;
+        v_plain := NULL;
+        RETURN QUERY SELECT r.* FROM {schema}.serve_want(v_want, p_owner, p_parked_max, v_recheck_ms, v_now, p_now) r;
     END LOOP;
+    RETURN QUERY SELECT r.* FROM {schema}.lease_next(v_plain, p_owner, v_recheck_ms, v_now) r;
 END $$;

@@ -171,3 +171,59 @@ BEGIN
         EXIT WHEN v_lease.first_offset IS NULL OR NOT v_lease.more OR v_left = 0;
     END LOOP;
 END $$;
+
+-- Leases the next offsets to wants that are plain: without lanes and limits, with nothing due, and behind no gap or hole. One statement
+-- for all of them: a process with many groups claims for all at once. A want that gets nothing gets a recheck; p_recheck_ms as in
+-- serve_want.
+--
+-- Gaps and holes are recorded above the head that this statement reads, or were when the cursor passed them. So a cursor above both
+-- may take everything up to that head, also where the statement had to wait for the cursor and found it moved (see functions/head.sql).
+CREATE OR REPLACE FUNCTION {schema}.lease_next(p_wants {schema}.want[], p_owner text, p_recheck_ms bigint, p_now timestamptz)
+RETURNS SETOF {schema}.claimed
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_row {schema}.claimed;
+    v_leased integer[] := '{}';
+BEGIN
+    FOR v_row IN
+        WITH was AS MATERIALIZED (
+            SELECT w.subscription_id, w.topic_id, w.messages_max, w.lease_ms, c.next_offset, h.head
+            FROM unnest(p_wants) w
+            CROSS JOIN LATERAL (SELECT y.head, greatest(y.gaps_until, y.holes_until) AS clear_above FROM {schema}.head y
+                                WHERE y.topic_id = w.topic_id ORDER BY y.era LIMIT 1) h
+            JOIN {schema}.cursor c ON c.subscription_id = w.subscription_id AND c.lane = 0
+            WHERE c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = w.subscription_id AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+              AND c.next_offset > h.clear_above AND c.next_offset <= h.head
+            ORDER BY w.subscription_id
+            FOR UPDATE OF c
+        ), moved AS (
+            UPDATE {schema}.cursor c
+            SET next_offset = least(was.next_offset + was.messages_max, was.head + 1), due_from = p_now - interval '200 ms',
+                moves = c.moves + 1, era = -((c.moves + 1) / 64)
+            FROM was
+            WHERE c.subscription_id = was.subscription_id AND c.lane = 0
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = was.subscription_id AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+            RETURNING was.subscription_id, was.topic_id, was.lease_ms, was.next_offset AS first_offset, c.next_offset - 1 AS last_offset
+        ), leased AS (
+            INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
+            SELECT {schema}.new_token(), m.first_offset, m.last_offset, {schema}.deadline(m.lease_ms, p_now), m.subscription_id, p_owner
+            FROM moved m
+            RETURNING o.subscription_id, o.token, o.first_offset, o.last_offset, o.due_at
+        )
+        SELECT 'lease', l.subscription_id, w.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL::integer,
+               NULL::text[], NULL::bigint, NULL::text[], NULL::text
+        FROM leased l JOIN unnest(p_wants) w ON w.subscription_id = l.subscription_id
+    LOOP
+        v_leased := v_leased || v_row.subscription_id;
+        RETURN NEXT v_row;
+    END LOOP;
+    IF cardinality(v_leased) < cardinality(p_wants) THEN
+        -- Behind the head all the same: a gap was recorded, or a hole, after the want was weighed.
+        RETURN QUERY SELECT r.* FROM unnest(p_wants) w
+            CROSS JOIN LATERAL {schema}.recheck(w.subscription_id, w.topic_id, CASE WHEN {schema}.is_behind(w) THEN 1 ELSE coalesce(
+                p_recheck_ms, {schema}.recheck_ms(w.subscription_id, w.topic_id, w.due_since, p_now)) END) r
+            WHERE w.subscription_id <> ALL (v_leased);
+    END IF;
+END $$;
