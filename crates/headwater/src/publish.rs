@@ -201,6 +201,8 @@ fn new_among(published: &[Published]) -> usize {
 
 async fn run(log: Log, mut waiting: mpsc::Receiver<Sending>) {
     while let Some(first) = waiting.recv().await {
+        // Senders that the last batch answered are ready to run and send again: once they have, this batch has all of them.
+        tokio::task::yield_now().await;
         let mut bytes = first.message.payload.len();
         let mut batch = vec![first];
         while batch.len() < BATCH_MESSAGES_MAX && bytes < BATCH_BYTES_MAX {
@@ -277,6 +279,26 @@ mod tests {
         let health = producer.health().unwrap();
         assert_eq!((health.state, health.totals.publish_errors), (HealthState::Failing, 1));
         assert_eq!(health.last_errors[0].code, "InvalidInput");
+    }
+
+    // With one worker: the first sender that was answered wakes the batch before the others have run.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn senders_that_were_answered_share_the_next_batch() {
+        const ROUNDS: u64 = 20;
+        let headwater = Headwater::open("sqlite::memory:").await.unwrap();
+        let producer = headwater.producer("orders");
+        let mut senders = tokio::task::JoinSet::new();
+        for _ in 0..16 {
+            let producer = producer.clone();
+            senders.spawn(async move {
+                for round in 0..ROUNDS {
+                    producer.send(&round).await.unwrap();
+                }
+            });
+        }
+        senders.join_all().await;
+        let publishes = producer.health().unwrap().times.publish.unwrap().count;
+        assert!(publishes <= 2 * ROUNDS, "{publishes} publishes for {ROUNDS} rounds");
     }
 
     #[tokio::test]
