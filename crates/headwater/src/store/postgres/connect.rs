@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
-    Timeouts,
+    Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod,
+    Runtime, Timeouts,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -312,6 +312,8 @@ fn pool(connect: impl Connect + 'static, hosts: &Hosts, size: usize) -> Result<P
     // `Hosts` has the configuration of each server; the manager's own is not used.
     Pool::builder(Manager::from_connect(Config::new(), connect, recycling))
         .max_size(size)
+        // The connection that was used last: it has the plans of its statements, and the others may stay idle.
+        .queue_mode(QueueMode::Lifo)
         .timeouts(timeouts)
         .runtime(Runtime::Tokio1)
         .pre_recycle(Hook::sync_fn(move |_, metrics| match kept.is_left(metrics.created) {
