@@ -34,8 +34,8 @@ pub(crate) use dead_letter::{
 pub(crate) use global::{Global, Output};
 pub(crate) use group::{
     AcksArgs, CancelArgs, Confirmation, ForceCompleteArgs, GroupArgs, GroupCommand, GroupListArgs,
-    GroupShowArgs, PolicyArgs, PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs,
-    SeekArgs, StuckArgs,
+    GroupPauseArgs, GroupShowArgs, PolicyArgs, PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs,
+    ResurrectArgs, SeekArgs, StuckArgs,
 };
 pub(crate) use maintenance::{
     AuditArgs, BackfillCommand, BackfillListArgs, BackfillWatchArgs, DemoArgs, DemoWorkerArgs, MaintainArgs,

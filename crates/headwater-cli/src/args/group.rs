@@ -35,8 +35,11 @@ pub(crate) enum GroupCommand {
     Subscribe(SubscribeArgs),
     /// Stop handing out messages to a group in every process, at once; nothing is lost
     ///
-    /// Example: headwater group pause orders email
-    Pause(GroupArgs),
+    /// Examples:
+    ///   headwater group pause orders email
+    ///   headwater group pause orders email --reason "mail server is down"
+    #[command(verbatim_doc_comment)]
+    Pause(GroupPauseArgs),
     /// Hand out messages to a paused group again
     ///
     /// Example: headwater group resume orders email
@@ -128,6 +131,15 @@ pub(crate) struct GroupArgs {
     pub(crate) topic: String,
     /// The group
     pub(crate) group: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GroupPauseArgs {
+    #[command(flatten)]
+    pub(crate) of: GroupArgs,
+    /// Why; shown with the group until it is resumed, and kept in the audit
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -7,8 +7,8 @@ use serde_json::{Map, json};
 
 use super::with_fan_out_hint;
 use crate::args::{
-    ForceCompleteArgs, Global, GroupArgs, Output, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs,
-    SeekArgs, SubscribeArgs,
+    ForceCompleteArgs, Global, GroupArgs, GroupPauseArgs, Output, PolicyArgs, PolicyValue, ReleaseLeaseArgs,
+    ResurrectArgs, SeekArgs, SubscribeArgs,
 };
 use crate::backfill;
 use crate::confirm;
@@ -39,8 +39,12 @@ pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &Sub
     Ok(())
 }
 
-pub(super) async fn pause(global: &Global, headwater: &Headwater, of: &GroupArgs) -> Result<()> {
-    let done = headwater.groups(&of.topic).pause(&of.group).await;
+pub(super) async fn pause(global: &Global, headwater: &Headwater, args: &GroupPauseArgs) -> Result<()> {
+    let (of, groups) = (&args.of, headwater.groups(&args.of.topic));
+    let done = match &args.reason {
+        Some(reason) => groups.pause_because(&of.group, reason).await,
+        None => groups.pause(&of.group).await,
+    };
     reached(global, headwater, of, done, SubscriptionState::Paused).await
 }
 

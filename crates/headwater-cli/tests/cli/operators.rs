@@ -24,6 +24,12 @@ fn states(place: &Place) {
     assert_eq!(place.one(&["group", "resume", "orders", "mail"])["state"], "active");
     assert_eq!(place.out(&consume), "3\n4\n5\n");
 
+    place.out(&["group", "pause", "orders", "mail", "--reason", "mail server is down"]);
+    let reason = || place.one(&["group", "show", "orders", "mail"])["state_reason"].clone();
+    assert_eq!(reason(), "mail server is down");
+    place.out(&["group", "resume", "orders", "mail"]);
+    assert_eq!(reason(), json!(null));
+
     publish(place, "orders", 2);
     let cancel = |rest: &[&'static str]| [&["group", "cancel", "orders", "mail"], rest].concat();
     // There is no terminal to confirm on, so nothing happens; a dry run shows what would be lost.
