@@ -302,7 +302,7 @@ impl Shared {
                 let recheck_after = claimed.recheck_after.unwrap_or(SAFETY_POLL).min(SAFETY_POLL);
                 return Ok((self.inactive(inactive, asked_at, recheck_after).await?, Handed::default()));
             }
-            self.group.hear(SubscriptionState::Active, asked_at);
+            self.group.note_state(SubscriptionState::Active, asked_at);
             self.group.serve_state.use_until(asked_at + lease_for);
             let mut handed = Handed::new(&self.runtime.store, claimed.leases);
             let messages = handed.read(&self.group, holder, options).await?;
@@ -329,7 +329,7 @@ impl Shared {
                 return Ok(Claimed::Nothing(again));
             }
             state => {
-                self.group.hear(state.unwrap_or_default(), asked_at);
+                self.group.note_state(state.unwrap_or_default(), asked_at);
             }
         }
         Ok(Claimed::Nothing(recheck_after))
@@ -338,7 +338,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.runtime.strike_off(&self.group);
+        self.runtime.remove_group(&self.group);
     }
 }
 

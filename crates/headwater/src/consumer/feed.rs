@@ -113,12 +113,12 @@ impl Feed {
 
     /// Serves the group no more. After this returns it is handed nothing more.
     pub(crate) async fn leave(&self, group: &Arc<Group>) {
-        self.strike_off(group);
+        self.remove_group(group);
         drop(self.claiming.lock().await);
     }
 
     /// Removes a group from the list, without waiting for a claim that may be under way.
-    pub(crate) fn strike_off(&self, group: &Arc<Group>) {
+    pub(crate) fn remove_group(&self, group: &Arc<Group>) {
         self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
         self.changed.notify_one();
     }
@@ -173,7 +173,7 @@ impl Feed {
         if !claimed.leases.is_empty() {
             self.enter(claimed.epoch, groups);
         }
-        self.hear(groups, &got, &claimed, started);
+        self.note_states(groups, &got, &claimed, started);
         claimed.used_up.iter().for_each(|used_up| by_id[&used_up.subscription_id].guard.used_up(used_up));
         // From here on the leases are known, and are extended or released whatever happens.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
@@ -211,7 +211,7 @@ impl Feed {
     }
 
     /// Passes the states of their subscriptions to the groups of a claim.
-    fn hear(
+    fn note_states(
         &self,
         groups: &[Arc<Group>],
         asked: &HashMap<SubscriptionId, usize>,
@@ -221,7 +221,7 @@ impl Feed {
         let inactive: HashMap<_, _> = claimed.inactive.iter().copied().collect();
         for group in groups.iter().filter(|group| asked.contains_key(&group.subscription.subscription_id)) {
             let state = inactive.get(&group.subscription.subscription_id).copied().unwrap_or_default();
-            group.hear(state, asked_at);
+            group.note_state(state, asked_at);
             if group.serve_state.is_dead() {
                 // A heartbeat resurrects it.
                 self.request.now();

@@ -332,7 +332,7 @@ impl Group {
 
     /// Applies the state of its subscription, as the store reported it to a call that started at `asked_at`; true if it
     /// is held back from now on.
-    pub(crate) fn hear(&self, state: SubscriptionState, asked_at: Instant) -> bool {
+    pub(crate) fn note_state(&self, state: SubscriptionState, asked_at: Instant) -> bool {
         self.serve_state.heard();
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         match state {

@@ -189,7 +189,7 @@ impl Heartbeats {
             if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
                 return Err(Closed);
             }
-            if self.hear(answer, &groups) {
+            if self.apply(answer, &groups) {
                 self.read(runtime, &groups);
             }
         } else {
@@ -218,7 +218,7 @@ impl Heartbeats {
 
     /// Acts on the answer: each group gets the state of its subscription; failures in a row hold all groups back. False
     /// if it was a failure.
-    fn hear(&mut self, answer: Result<Vec<(SubscriptionId, Signal)>>, groups: &[Arc<Group>]) -> bool {
+    fn apply(&mut self, answer: Result<Vec<(SubscriptionId, Signal)>>, groups: &[Arc<Group>]) -> bool {
         let signals: HashMap<SubscriptionId, Signal> = match answer {
             Ok(signals) => signals.into_iter().collect(),
             Err(error) => {
@@ -337,7 +337,7 @@ fn hear_signal(group: &Group, signal: &Signal) {
         // A claim returns that it is dead and requests the next heartbeat.
         Signal::Dead => group.serve_state.heard(),
         Signal::Paused => {
-            if group.hear(SubscriptionState::Paused, Instant::now()) {
+            if group.note_state(SubscriptionState::Paused, Instant::now()) {
                 group.leases.wake();
             }
         }

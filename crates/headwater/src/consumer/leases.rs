@@ -60,7 +60,7 @@ impl GroupLeases {
     }
 
     /// A lease is settled or lost permanently.
-    pub(super) fn let_go(&self, lease: &Lease) {
+    pub(super) fn forget_lease(&self, lease: &Lease) {
         let held = self.held.fetch_sub(1, Ordering::AcqRel);
         self.settled.notify_waiters();
         // A lane is free again, a suspect no longer blocks the rest, or a limit has room.

@@ -190,14 +190,14 @@ impl Consumer {
         let claimed = self.runtime.store.claim(&request).await?;
         claimed.used_up.iter().for_each(|used_up| self.group.guard.used_up(used_up));
         if !claimed.leases.is_empty() {
-            self.group.hear(SubscriptionState::Active, asked_at);
+            self.group.note_state(SubscriptionState::Active, asked_at);
             listed.fill(claimed.leases, lease_for, asked_at);
             return Ok(None);
         }
         for (_, state) in claimed.inactive {
             match state {
                 SubscriptionState::Active | SubscriptionState::Paused => {
-                    self.group.hear(state, asked_at);
+                    self.group.note_state(state, asked_at);
                 }
                 SubscriptionState::Dead => {
                     let revived = revive(&self.runtime, &self.group).await?;

@@ -209,7 +209,7 @@ impl Drop for Running {
             );
         }
         self.group.stop();
-        self.feed.strike_off(&self.group);
-        self.runtime.strike_off(&self.group);
+        self.feed.remove_group(&self.group);
+        self.runtime.remove_group(&self.group);
     }
 }

@@ -139,7 +139,7 @@ impl Runtime {
 
     /// Serves a group no more. The last one also departs from the store, if no lease is held.
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
-        self.strike_off(group);
+        self.remove_group(group);
         let ends = {
             let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
             let last = self.groups().is_empty() && self.settler.is_idle();
@@ -221,7 +221,7 @@ impl Runtime {
     }
 
     /// Removes a group from the list, without waiting for anything.
-    pub(crate) fn strike_off(&self, group: &Arc<Group>) {
+    pub(crate) fn remove_group(&self, group: &Arc<Group>) {
         self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
     }
 

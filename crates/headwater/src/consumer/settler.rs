@@ -112,7 +112,7 @@ impl Settler {
     pub(crate) fn finish(&self, work: &Arc<LeaseWork>) {
         match work.settle_all() {
             Some(settlement) => self.settle(work, settlement, true),
-            None => let_go(&self.in_hand, work),
+            None => forget_lease(&self.in_hand, work),
         }
     }
 
@@ -136,7 +136,7 @@ impl Settler {
             let _ = self.queue.send(Order::Settle { work: Arc::clone(work), settlement, last });
         } else if last {
             // The subscription has ended and all its leases with it: there is nothing to settle.
-            let_go(&self.in_hand, work);
+            forget_lease(&self.in_hand, work);
         }
     }
 
@@ -150,9 +150,9 @@ impl Settler {
 }
 
 /// A lease is settled or lost permanently.
-fn let_go(in_hand: &InHand, work: &LeaseWork) {
+fn forget_lease(in_hand: &InHand, work: &LeaseWork) {
     in_hand.lock().expect("no panic while held").remove(&work.token());
-    work.of.let_go(&work.lease);
+    work.of.forget_lease(&work.lease);
 }
 
 async fn run(store: &dyn Store, in_hand: &InHand, orders: &mut mpsc::UnboundedReceiver<Order>) {
@@ -208,7 +208,7 @@ async fn settle(
             }
         }
         if last {
-            let_go(in_hand, &work);
+            forget_lease(in_hand, &work);
         }
     }
 }

@@ -16,12 +16,12 @@ fn heard(scene: &Scene, heartbeats: &mut Heartbeats, signal: Signal) {
     let groups = [Arc::clone(&scene.group)];
     let served = scene.runtime().served(&groups);
     let signals = served.iter().map(|one| (one.subscription_id, signal)).collect();
-    assert!(heartbeats.hear(Ok(signals), &groups));
+    assert!(heartbeats.apply(Ok(signals), &groups));
 }
 
 fn failed(scene: &Scene, heartbeats: &mut Heartbeats) {
     let groups = [Arc::clone(&scene.group)];
-    heartbeats.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
+    heartbeats.apply(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
 }
 
 /// Whether the lease was released: another owner can claim all of it.
@@ -67,14 +67,14 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     heard(&scene, &mut heartbeats, Signal::Active);
     assert!(scene.group.serve_state.is_held_back(), "an answer may be older than a pause");
     assert!(scene.group.leases.take_wake());
-    scene.group.hear(SubscriptionState::Active, Instant::now());
+    scene.group.note_state(SubscriptionState::Active, Instant::now());
     assert!(!scene.group.serve_state.is_held_back(), "a claim is not");
 }
 
 #[tokio::test]
 async fn what_is_handed_over_while_held_back_is_given_back() {
     let scene = Scene::new(3).await;
-    scene.group.hear(SubscriptionState::Paused, Instant::now());
+    scene.group.note_state(SubscriptionState::Paused, Instant::now());
     scene.fill();
     assert!(is_back(&scene).await);
 }
@@ -98,7 +98,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_without_leases() {
 #[tokio::test]
 async fn a_group_that_lives_again_claims_at_once() {
     let scene = Scene::new(3).await;
-    scene.group.hear(SubscriptionState::Dead, Instant::now());
+    scene.group.note_state(SubscriptionState::Dead, Instant::now());
     assert!(scene.group.serve_state.is_dead());
     let missed = MissedMessages { count: 2, range: Some((Offset(1), Offset(2))) };
     heard(&scene, &mut Heartbeats::new(None), Signal::Resurrected(missed));
@@ -134,7 +134,7 @@ async fn requests_out_of_turn_are_bounded_and_skipped_after_a_claim() {
     assert!(heartbeats.is_due(&groups), "it holds messages and has no state since");
     heartbeats.asked(false);
     tokio::time::advance(Duration::from_millis(10)).await;
-    scene.group.hear(SubscriptionState::Active, Instant::now());
+    scene.group.note_state(SubscriptionState::Active, Instant::now());
     assert!(!heartbeats.is_due(&groups), "a claim came before");
     heartbeats.asked(true);
     assert!(heartbeats.is_due(&groups), "in any case");

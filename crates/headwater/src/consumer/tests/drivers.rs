@@ -79,7 +79,9 @@ fn act_now(payload: &Bytes, group: &OnceLock<Arc<Group>>, attempt: u32) -> Handl
         b"fail once" if attempt == 1 => return Err("not yet".into()),
         b"skip" => return Err(Skip.into()),
         b"bury" => return Err(Bury("never").into()),
-        b"pause" => drop(group.get().expect("it is served").hear(SubscriptionState::Paused, Instant::now())),
+        b"pause" => {
+            drop(group.get().expect("it is served").note_state(SubscriptionState::Paused, Instant::now()))
+        }
         _ => {}
     }
     Ok(())

@@ -283,7 +283,7 @@ async fn run(shared: Arc<Shared>) {
 async fn listen(shared: &Shared) -> bool {
     let mut leaving = shared.pools.leaving();
     let (sender, mut notices) = mpsc::channel::<String>(1_024);
-    let connect = shared.hosts.connect(|connection| hear(connection, sender.clone()));
+    let connect = shared.hosts.connect(|connection| forward(connection, sender.clone()));
     let Ok(Ok((client, _))) = tokio::time::timeout(shared.hosts.connect_timeout(), connect).await else {
         return false;
     };
@@ -327,7 +327,7 @@ async fn listen(shared: &Shared) -> bool {
 }
 
 /// Runs a connection and forwards its notifications. Ends with the connection, which ends with its client.
-fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> {
+fn forward(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notice) = message

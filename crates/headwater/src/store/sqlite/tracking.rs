@@ -260,14 +260,14 @@ fn free_bit(connection: &Connection, topic_range: &TopicRange) -> Attempt<u32> {
         decode::all(&mut statement, [topic_range.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
     let mask = |with_cancelled: bool| {
-        let kept = held.iter().filter(|(_, let_go)| with_cancelled || !let_go);
+        let kept = held.iter().filter(|(_, released)| with_cancelled || !released);
         kept.fold(0_u64, |mask, (bit, _)| mask | 1 << bit)
     };
     let mut used = topic_range.bits_used | mask(true);
     if used == u64::MAX && mask(false) != u64::MAX {
         let carried = carried(connection, topic_range)?;
         let parameters = params![topic_range.topic.0, signed(carried)];
-        connection.prepare_cached(super::sql!(tracking.let_go))?.execute(parameters)?;
+        connection.prepare_cached(super::sql!(tracking.free_bits))?.execute(parameters)?;
         used = carried | mask(false);
     }
     let bit = used.trailing_ones();

@@ -15,7 +15,7 @@ CREATE OR REPLACE VIEW {schema}.current_progress AS
 -- The activity that owners reported, and when each was last seen serving the subscription.
 CREATE OR REPLACE VIEW {schema}.activity_seen AS
     SELECT a.subscription_id, a.owner, a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us,
-           greatest(a.told_at, CASE WHEN a.serving THEN w.seen_at END) AS seen_at
+           greatest(a.served_at, CASE WHEN a.serving THEN w.seen_at END) AS seen_at
     FROM {schema}.activity a LEFT JOIN {schema}.owner w ON w.owner = a.owner;
 
 -- The last heartbeat of each subscription: a group is alive while an owner that serves it is. Null if there was none.

@@ -350,20 +350,20 @@ async fn neither_read_nor_ack_weakens_the_callers_commit() {
 #[tokio::test]
 async fn reading_is_the_heartbeat_of_the_group_and_resurrects_it() {
     let Some(sql) = Reading::new().await else { return };
-    let told = "SELECT count(*) FROM {schema}.activity WHERE owner LIKE 'sql %' AND told_at > now() - interval '1 minute'";
+    let served = "SELECT count(*) FROM {schema}.activity WHERE owner LIKE 'sql %' AND served_at > now() - interval '1 minute'";
     sql.read(1).await;
-    assert_eq!(sql.number(told).await, 1);
+    assert_eq!(sql.number(served).await, 1);
     let status = &sql.store.subscriptions(&orders()).await.unwrap()[0];
     assert_eq!(status.processes, 1);
     // Silent for longer than the timeout.
-    sql.run("UPDATE {schema}.activity SET told_at = now() - interval '1 hour'").await;
+    sql.run("UPDATE {schema}.activity SET served_at = now() - interval '1 hour'").await;
     sql.run("INSERT INTO {schema}.job (job, last_run_at) VALUES ('dead_detection', now()); SELECT {schema}.detect_dead(NULL)").await;
     let state = "SELECT count(*) FROM {schema}.subscription WHERE state = 'dead'";
     assert_eq!(sql.number(state).await, 1);
     sql.publish(1).await;
     assert_eq!(sql.read(1).await.len(), 1);
     assert_eq!(sql.number(state).await, 0);
-    assert_eq!(sql.number(told).await, 1);
+    assert_eq!(sql.number(served).await, 1);
     sql.run("SELECT {schema}.set_state('orders', 'a', 'pause', '{active}', 'paused', 'tester', NULL, NULL)")
         .await;
     sql.publish(1).await;
@@ -380,7 +380,7 @@ async fn sessions_that_ended_leave_no_rows() {
     sql.read(1).await;
     let rows = "SELECT count(*) FROM {schema}.activity WHERE owner <> ''";
     assert_eq!(sql.number(rows).await, 2);
-    sql.run("UPDATE {schema}.activity SET told_at = told_at - interval '11 minutes'").await;
+    sql.run("UPDATE {schema}.activity SET served_at = served_at - interval '11 minutes'").await;
     let until = Instant::now() + Duration::from_secs(20);
     while sql.number(rows).await > 1 {
         assert!(Instant::now() < until, "the ended session's row stays");
@@ -430,8 +430,8 @@ async fn a_listening_session_is_notified_and_knows_how_long_to_wait() {
     assert!(waits <= 0.2, "{waits}");
     if prepared == "0" {
         sql.run("SELECT {schema}.publish('orders', '2')").await;
-        let told = tokio::time::timeout(Duration::from_secs(20), notified.recv()).await;
-        assert_eq!(told.expect("notified"), Some(channel));
+        let served = tokio::time::timeout(Duration::from_secs(20), notified.recv()).await;
+        assert_eq!(served.expect("notified"), Some(channel));
     }
     sql.drop().await;
 }

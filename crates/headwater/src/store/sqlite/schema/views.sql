@@ -34,7 +34,7 @@ JOIN headwater_message AS message
 CREATE VIEW headwater_activity_seen AS
 SELECT activity.subscription_id, activity.owner, activity.processed, activity.failed, activity.filtered, activity.rate,
     activity.handling_mean_us, activity.handling_p95_us,
-    max(activity.told_at_ms, iif(activity.serving, coalesce(owner.seen_at_ms, 0), 0)) AS seen_at_ms
+    max(activity.served_at_ms, iif(activity.serving, coalesce(owner.seen_at_ms, 0), 0)) AS seen_at_ms
 FROM headwater_activity AS activity
 LEFT JOIN headwater_owner AS owner ON owner.owner = activity.owner;
 

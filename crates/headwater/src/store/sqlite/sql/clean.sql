@@ -58,15 +58,15 @@ RETURNING elapsed_ms
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 INSERT INTO headwater_activity (
-    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at_ms
+    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, served_at_ms
 )
-SELECT subscription_id, '', sum(processed), sum(failed), sum(filtered), 0.0, 0, 0, 0, max(told_at_ms)
+SELECT subscription_id, '', sum(processed), sum(failed), sum(filtered), 0.0, 0, 0, 0, max(served_at_ms)
 FROM headwater_activity
-WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
+WHERE served_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
 GROUP BY subscription_id
 ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + excluded.processed,
     failed = failed + excluded.failed, filtered = filtered + excluded.filtered,
-    told_at_ms = max(told_at_ms, excluded.told_at_ms)
+    served_at_ms = max(served_at_ms, excluded.served_at_ms)
 
 -- name: forget_acks
 -- Purpose:    Deletes entries of the ack log of a topic whose messages were removed.
@@ -85,7 +85,7 @@ WHERE ack_key IN (
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 DELETE FROM headwater_activity
-WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
+WHERE served_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
 
 -- name: forget_range
 -- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ranges stay with their owner.

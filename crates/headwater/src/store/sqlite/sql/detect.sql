@@ -3,8 +3,8 @@
 -- Parameters: ?1 now_ms
 -- Index:      a scan: as many rows as processes and their groups, once a minute
 UPDATE headwater_activity
-SET told_at_ms = ?1
-WHERE told_at_ms > ?1
+SET served_at_ms = ?1
+WHERE served_at_ms > ?1
 
 -- name: ahead_owners
 -- Purpose:    Sets heartbeats of owners that were stored while the clock was ahead to the present.

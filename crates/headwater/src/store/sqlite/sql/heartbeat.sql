@@ -5,16 +5,16 @@
 --             handling_p95_us, ?9 now_ms
 -- Index:      the primary key
 INSERT INTO headwater_activity (
-    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at_ms
+    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, served_at_ms
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, ?9)
 ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = excluded.processed, failed = excluded.failed,
     filtered = excluded.filtered, rate = excluded.rate, handling_mean_us = excluded.handling_mean_us,
-    handling_p95_us = excluded.handling_p95_us, serving = 1, told_at_ms = excluded.told_at_ms
+    handling_p95_us = excluded.handling_p95_us, serving = 1, served_at_ms = excluded.served_at_ms
 WHERE (processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving)
     <> (excluded.processed, excluded.failed, excluded.filtered, excluded.rate, excluded.handling_mean_us,
         excluded.handling_p95_us, 1)
-    OR told_at_ms > ?9
+    OR served_at_ms > ?9
 
 -- name: ahead
 -- Purpose:    Sets heartbeats of owners that were stored while the clock was ahead to the present.
@@ -46,14 +46,14 @@ RETURNING token, (SELECT topic_id FROM headwater_subscription AS s WHERE s.subsc
 -- Parameters: ?1 owner
 -- Index:      headwater_activity_owner
 INSERT INTO headwater_activity (
-    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at_ms
+    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, served_at_ms
 )
-SELECT subscription_id, '', processed, failed, filtered, 0.0, 0, 0, 0, told_at_ms
+SELECT subscription_id, '', processed, failed, filtered, 0.0, 0, 0, 0, served_at_ms
 FROM headwater_activity
 WHERE owner = ?1
 ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + excluded.processed,
     failed = failed + excluded.failed, filtered = filtered + excluded.filtered,
-    told_at_ms = max(told_at_ms, excluded.told_at_ms)
+    served_at_ms = max(served_at_ms, excluded.served_at_ms)
 
 -- name: forget_activity
 -- Purpose:    Deletes the activity of an owner, once it is added to the sum.
@@ -76,7 +76,7 @@ ON CONFLICT (owner) DO UPDATE SET seen_at_ms = excluded.seen_at_ms, judged = max
 -- Index:      headwater_activity_owner; the primary key
 UPDATE headwater_activity
 SET serving = 0,
-    told_at_ms = max(told_at_ms, coalesce((SELECT seen_at_ms FROM headwater_owner WHERE owner = ?1), told_at_ms))
+    served_at_ms = max(served_at_ms, coalesce((SELECT seen_at_ms FROM headwater_owner WHERE owner = ?1), served_at_ms))
 WHERE owner = ?1 AND serving = 1 AND subscription_id NOT IN (SELECT value FROM json_each(?2))
 
 -- name: silent

@@ -266,7 +266,7 @@ WHERE row_key IN (
 DELETE FROM headwater_touched
 WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
 
--- name: let_go
+-- name: free_bits
 -- Purpose:    Clears the bits of cancelled subscriptions that no record has any more.
 -- Parameters: ?1 topic_id, ?2 the bits that are in records
 -- Index:      headwater_subscription_cancelled

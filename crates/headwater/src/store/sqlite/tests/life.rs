@@ -124,7 +124,7 @@ async fn a_heartbeat_writes_of_a_group_only_what_changed() {
     let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
     let store = open_at(&place.path(), options).await.unwrap();
     let subscription = fan_out(&store, TopicSettings::pub_sub(), &["a"]).await.remove(0);
-    let stored_at = || number(&place, "SELECT told_at_ms FROM headwater_activity");
+    let stored_at = || number(&place, "SELECT served_at_ms FROM headwater_activity");
     let begun = clock.now().as_millisecond();
     // Counts that are stored are written again only if the clock was ahead when they were written.
     for (after_s, done, stored_s) in [(0, 4, 0), (15, 4, 0), (1, 5, 16), (5, 5, 16), (-600, 5, -579)] {

@@ -42,13 +42,13 @@ BEGIN
     ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = w.judged OR excluded.judged;
     UPDATE {schema}.activity a
     SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
-        handling_p95_us = u.p95_us, serving = true, told_at = v_now
+        handling_p95_us = u.p95_us, serving = true, served_at = v_now
     FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
         AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
     JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.state <> 'cancelled'
     WHERE a.subscription_id = u.id AND a.owner = p_owner
       -- A time in the future was stored while the clock was ahead.
-      AND (NOT a.serving OR a.told_at > v_now
+      AND (NOT a.serving OR a.served_at > v_now
            OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
               <> (u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us));
     -- A new row references its subscription, which must not be waited for: if that is locked FOR UPDATE, the next heartbeat adds
@@ -60,7 +60,7 @@ BEGIN
         FOR KEY SHARE OF s SKIP LOCKED
     )
     INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
-                                   handling_p95_us, serving, told_at)
+                                   handling_p95_us, serving, served_at)
     SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, true, v_now
     FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
         AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
@@ -121,6 +121,6 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.serve_no_more(p_owner text, p_but integer[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE {schema}.activity a
-    SET serving = false, told_at = greatest(a.told_at, (SELECT w.seen_at FROM {schema}.owner w WHERE w.owner = p_owner))
+    SET serving = false, served_at = greatest(a.served_at, (SELECT w.seen_at FROM {schema}.owner w WHERE w.owner = p_owner))
     WHERE a.owner = p_owner AND a.serving AND a.subscription_id <> ALL (p_but)
 $$;

@@ -40,12 +40,12 @@ BEGIN
     -- Their totals stay, in the row with an empty owner. An owner whose leases end by missing heartbeats is kept until they have
     -- ended.
     v_owners := ARRAY(SELECT a.owner FROM {schema}.activity a
-                      WHERE a.owner <> '' AND a.told_at < v_now - interval '1 day' AND NOT EXISTS (
+                      WHERE a.owner <> '' AND a.served_at < v_now - interval '1 day' AND NOT EXISTS (
                           SELECT FROM {schema}.owner w WHERE w.owner = a.owner)
                       UNION SELECT w.owner FROM {schema}.owner w WHERE NOT w.judged AND w.seen_at < v_now - interval '1 day'
                       -- Sessions of plain SQL that ended (functions/read.sql): there may be one for each read.
                       UNION SELECT a.owner FROM {schema}.activity a
-                      WHERE starts_with(a.owner, 'sql ') AND a.told_at < v_now - interval '10 minutes' AND NOT EXISTS (
+                      WHERE starts_with(a.owner, 'sql ') AND a.served_at < v_now - interval '10 minutes' AND NOT EXISTS (
                           SELECT FROM pg_stat_activity p WHERE p.pid::text = substring(a.owner FROM '[0-9]+$'))
                       ORDER BY 1 LIMIT p_max);
     v_activities := cardinality(v_owners);
@@ -145,8 +145,8 @@ BEGIN
     v_now := coalesce(p_now, clock_timestamp());
     UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
-    UPDATE {schema}.activity a SET told_at = v_now WHERE a.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.activity x WHERE x.told_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.activity a SET served_at = v_now WHERE a.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.activity x WHERE x.served_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.subscription u SET heartbeat_at = v_now WHERE u.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.subscription x WHERE x.heartbeat_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
     UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';

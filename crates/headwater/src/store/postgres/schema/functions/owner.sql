@@ -117,7 +117,7 @@ BEGIN
     -- An owner that sent a heartbeat since it was chosen stays, with all its rows.
     p_owners := ARRAY(SELECT o FROM unnest(p_owners) o
                       WHERE o = ANY (v_owners) OR NOT EXISTS (SELECT FROM {schema}.owner x WHERE x.owner = o));
-    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at)
+    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, served_at)
     SELECT u, '', 0, 0, 0, 0, 0, 0, false, '-infinity' FROM unnest(v_ids) u
     ON CONFLICT (subscription_id, owner) DO NOTHING;
     v_rows := ARRAY(SELECT a.ctid FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
@@ -126,12 +126,12 @@ BEGIN
         DELETE FROM {schema}.activity a WHERE a.ctid = ANY (v_rows) AND a.owner <> '' RETURNING a.*
     ), sums AS (
         SELECT g.subscription_id, sum(g.processed) AS processed, sum(g.failed) AS failed, sum(g.filtered) AS filtered,
-               max(greatest(g.told_at, CASE WHEN g.serving THEN w.seen_at END)) AS told_at
+               max(greatest(g.served_at, CASE WHEN g.serving THEN w.seen_at END)) AS served_at
         FROM gone g LEFT JOIN {schema}.owner w ON w.owner = g.owner GROUP BY g.subscription_id
     )
     UPDATE {schema}.activity a
     SET processed = a.processed + g.processed, failed = a.failed + g.failed, filtered = a.filtered + g.filtered,
-        told_at = greatest(a.told_at, g.told_at)
+        served_at = greatest(a.served_at, g.served_at)
     FROM sums g WHERE a.subscription_id = g.subscription_id AND a.owner = '';
     DELETE FROM {schema}.owner w WHERE w.owner = ANY (v_owners);
 END $$;

@@ -26,14 +26,14 @@ $$;
 -- create a group nor wait for messages that never come.
 CREATE OR REPLACE FUNCTION {schema}.find_group(
     p_topic text, p_group text, p_owner text, OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT state text,
-    OUT lease_ms bigint, OUT shared boolean, OUT heartbeat_interval_ms bigint, OUT told_at timestamptz
+    OUT lease_ms bigint, OUT shared boolean, OUT heartbeat_interval_ms bigint, OUT served_at timestamptz
 )
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT s.subscription_id, t.topic_id, s.lanes, s.state, coalesce(s.lease_ms, t.lease_ms), t.storage = 'shared',
            coalesce(s.heartbeat_interval_ms, t.heartbeat_interval_ms),
-           (SELECT a.told_at FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
-    INTO subscription_id, topic_id, lanes, state, lease_ms, shared, heartbeat_interval_ms, told_at
+           (SELECT a.served_at FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
+    INTO subscription_id, topic_id, lanes, state, lease_ms, shared, heartbeat_interval_ms, served_at
     FROM {schema}.topic t
     LEFT JOIN {schema}.subscription s ON s.topic_id = t.topic_id AND s.group_name = p_group AND s.state <> 'cancelled'
     WHERE t.name = p_topic;
@@ -71,14 +71,14 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.note_reader(p_owner text, p_subscription_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE {schema}.activity a SET told_at = clock_timestamp() WHERE a.subscription_id = p_subscription_id AND a.owner = p_owner;
+    UPDATE {schema}.activity a SET served_at = clock_timestamp() WHERE a.subscription_id = p_subscription_id AND a.owner = p_owner;
     IF NOT FOUND THEN
         -- The row references its subscription, which must not be waited for: the next read adds it.
         WITH free AS MATERIALIZED (
             SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id FOR KEY SHARE SKIP LOCKED
         )
         INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us,
-                                       serving, told_at)
+                                       serving, served_at)
         SELECT f.subscription_id, p_owner, 0, 0, 0, 0, 0, 0, false, clock_timestamp() FROM free f;
     END IF;
 END $$;
@@ -236,7 +236,7 @@ BEGIN
         END LOOP;
         EXIT WHEN v_left < p_qty OR cardinality(v_claimed) = 0;
     END LOOP;
-    IF (s.told_at BETWEEN clock_timestamp() - make_interval(secs => s.heartbeat_interval_ms / 2000.0) AND clock_timestamp()) IS NOT TRUE THEN
+    IF (s.served_at BETWEEN clock_timestamp() - make_interval(secs => s.heartbeat_interval_ms / 2000.0) AND clock_timestamp()) IS NOT TRUE THEN
         PERFORM {schema}.note_reader(v_owner, s.subscription_id);
     END IF;
     IF v_left < p_qty AND current_setting('idle_in_transaction_session_timeout') = '0' THEN

@@ -118,7 +118,7 @@ CREATE TABLE {schema}.activity (
     -- Each heartbeat of the owner counts for the subscription, as long as the owner has a row in "owner".
     serving          boolean NOT NULL,
     -- A time at which it was served; not every heartbeat writes this row.
-    told_at          timestamptz NOT NULL,
+    served_at          timestamptz NOT NULL,
     PRIMARY KEY (subscription_id, owner)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 

@@ -13,7 +13,7 @@ CREATE TABLE headwater_owner (
 CREATE INDEX headwater_owner_seen ON headwater_owner (seen_at_ms) WHERE judged = 1;
 
 -- Which owner serves which subscription, and the activity it reported. While "serving" is set, each heartbeat of the owner counts
--- for the subscription; told_at_ms is a time at which it did, because a heartbeat writes this row only if something changed. The
+-- for the subscription; served_at_ms is a time at which it did, because a heartbeat writes this row only if something changed. The
 -- row with an empty owner is the sum of owners that left.
 CREATE TABLE headwater_activity (
     subscription_id INTEGER NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE headwater_activity (
     handling_mean_us INTEGER NOT NULL,
     handling_p95_us INTEGER NOT NULL,
     serving INTEGER NOT NULL,
-    told_at_ms INTEGER NOT NULL,
+    served_at_ms INTEGER NOT NULL,
     PRIMARY KEY (subscription_id, owner)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX headwater_activity_owner ON headwater_activity (owner);

@@ -73,7 +73,7 @@ async fn the_sixty_fourth_group_counts_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_group_that_is_gone_is_let_go_step_by_step_and_its_bit_is_not_taken_too_soon() {
+async fn a_group_that_is_gone_is_released_step_by_step_and_its_bit_is_not_taken_too_soon() {
     let scene = Scene::new(COUNTED).await;
     let a = scene.group("a", Start::Beginning).await;
     let b = scene.group("b", Start::Beginning).await;
