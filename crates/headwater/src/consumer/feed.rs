@@ -144,6 +144,8 @@ impl Feed {
         &self,
         groups: &[Arc<Group>],
     ) -> Result<(HashMap<SubscriptionId, usize>, Option<Duration>)> {
+        // Before a group is asked what it wants: one that leaves has stopped wanting, and waits for the claims that began before.
+        let _claiming = self.claiming.lock().await;
         // One want per subscription: where a group runs twice in this process, the first that wants messages is served.
         let mut by_id: HashMap<SubscriptionId, &Arc<Group>> = HashMap::new();
         let mut wants: Vec<Want> = Vec::new();
@@ -161,7 +163,6 @@ impl Feed {
         if wants.is_empty() {
             return Ok((got, None));
         }
-        let _claiming = self.claiming.lock().await;
         let started = Instant::now();
         let lease_of: HashMap<SubscriptionId, Option<Duration>> =
             wants.iter().map(|want| (want.subscription_id, want.lease)).collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::Instant;
 
 use super::feed::Feed;
@@ -20,7 +21,7 @@ use crate::observe::health::{Health, HealthState};
 use crate::publish::replies::Replier;
 use crate::subscription::Subscription;
 
-/// How long a shutdown waits beyond the grace time for settlements to reach the database.
+/// How long a shutdown waits beyond the grace time for a claim under way, and for settlements to reach the database.
 pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 
 /// A running consumer. Dropping it stops it: nothing more is claimed, and running handlers continue to their end.
@@ -179,15 +180,17 @@ impl Running {
 /// Ends a running group. Handlers may run until the deadline.
 pub(crate) async fn end(runtime: &Runtime, group: &Arc<Group>, deadline: Instant) -> Result<Stopped> {
     group.stop();
-    // A claim under way may take longer than the grace time; what it still brings is released.
+    // A claim under way may take longer than the grace time, and may be handed what is released here. It is awaited all the same:
+    // what it brings is in the hands of this owner, which departs below, and would stay leased until its deadline.
     let feed = runtime.feed(group.subscription.topic.topic_id);
-    let _ = tokio::time::timeout_at(deadline, feed.leave(group)).await;
-    let in_time = group.workers_ended(deadline).await;
+    let left = tokio::time::timeout_at(deadline + FLUSH, feed.leave(group));
+    let (left, in_time) = join(left, group.workers_ended(deadline)).await;
     let back = group.in_hand();
     let given_back = back.iter().filter(|work| runtime.settler.give_back(work)).count();
     let settled = tokio::time::timeout(FLUSH, runtime.settler.flush()).await;
     // An owner that could not release something does not depart: once it is found silent, its leases are taken over.
-    let clean = settled.is_ok() && back.iter().all(|work| !work.unsettled.load(Ordering::Relaxed));
+    let clean =
+        left.is_ok() && settled.is_ok() && back.iter().all(|work| !work.unsettled.load(Ordering::Relaxed));
     runtime.dismiss(group, clean).await;
     settled.map_err(|_| {
         Error::new(

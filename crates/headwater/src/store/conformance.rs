@@ -203,6 +203,7 @@ macro_rules! conformance_cases {
                 groups_are_isolated,
                 a_new_group_reads_history,
                 one_claim_serves_many_subscriptions,
+                one_claim_serves_groups_in_every_state,
                 a_want_chooses_its_lease,
                 claiming_for_an_unknown_subscription_hands_out_nothing,
                 a_claim_outside_its_limits_is_refused,

@@ -1,6 +1,7 @@
 //! How often an idle feed claims, what it reads of its leases, and what happens to groups whose feed panics.
 
 use super::*;
+use crate::consumer::end;
 use crate::consumer::member::Members;
 use crate::consumer::runtime::Runtime;
 use crate::consumer::settings::GroupSettings;
@@ -97,6 +98,22 @@ async fn a_feed_that_panics_again_and_again_ends_its_groups_and_their_heartbeats
     assert!(before > 0, "heartbeats were sent");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(store.count("unjudged heartbeat"), before, "and no heartbeat is sent");
+}
+
+/// Otherwise the owner departs first, and what the claim brings stays leased until its deadline.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_ends_without_grace_releases_what_a_claim_under_way_brings() {
+    let store = Arc::new(Still::default());
+    store.slow.lock().unwrap().insert("claim", Duration::from_secs(2));
+    let (runtime, _feed, group) = served(&store, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.count("claim"), 1, "it is under way");
+    store.hand_out(1);
+    end(&runtime, &group, Instant::now()).await.unwrap();
+    let asked = store.asked.lock().unwrap();
+    let verbs: Vec<_> = asked.iter().map(|(_, verb)| *verb).collect();
+    let position = |verb| verbs.iter().position(|asked| *asked == verb);
+    assert!(position("settle").is_some_and(|settled| Some(settled) < position("depart")), "{verbs:?}");
 }
 
 /// Otherwise the small leases of a claim would be read, and the large one released, claim after claim.

@@ -80,7 +80,7 @@ fn act_now(payload: &Bytes, group: &OnceLock<Arc<Group>>, attempt: u32) -> Handl
         b"skip" => return Err(Skip.into()),
         b"bury" => return Err(Bury("never").into()),
         b"pause" => {
-            drop(group.get().expect("it is served").note_state(SubscriptionState::Paused, Instant::now()))
+            group.get().expect("it is served").note_state(SubscriptionState::Paused, Instant::now());
         }
         _ => {}
     }

@@ -39,6 +39,8 @@ pub(crate) struct Still {
     pub(crate) asked: Mutex<Vec<(Instant, &'static str)>>,
     /// Verbs that never answer.
     pub(crate) mute: Mutex<HashSet<&'static str>>,
+    /// Verbs that answer after this time.
+    pub(crate) slow: Mutex<HashMap<&'static str, Duration>>,
     /// How the next calls of a verb fail, one after the other.
     pub(crate) fail: Mutex<HashMap<&'static str, VecDeque<Failing>>>,
     /// What was reported, heartbeat by heartbeat.
@@ -87,6 +89,10 @@ impl Still {
         self.asked.lock().unwrap().push((Instant::now(), verb));
         if self.mute.lock().unwrap().contains(verb) {
             std::future::pending::<()>().await;
+        }
+        let slow = self.slow.lock().unwrap().get(verb).copied();
+        if let Some(slow) = slow {
+            tokio::time::sleep(slow).await;
         }
     }
 

@@ -10,6 +10,7 @@ use super::case::{
 use crate::error::ErrorKind;
 use crate::lease::{ClaimRequest, Want};
 use crate::message::{Headers, NewMessage};
+use crate::settle::Outcome;
 use crate::store::FetchBound;
 use crate::subscription::{Start, SubscriptionId};
 use crate::topic::TopicSettings;
@@ -145,6 +146,42 @@ pub async fn one_claim_serves_many_subscriptions(case: &Case) {
     }
     let by_subscription = claimed.leases.is_sorted_by_key(|lease| lease.subscription_id);
     assert!(by_subscription, "leases are sorted by subscription");
+}
+
+/// One call serves groups in every state: with new messages alone, with a due retry, limited, done, and paused.
+pub async fn one_claim_serves_groups_in_every_state(case: &Case) {
+    let plain = case.pub_sub().await;
+    let mut groups = vec![plain.clone()];
+    for name in ["retrying", "limited", "done", "paused", "plain too"] {
+        groups.push(plain.subscribe(name, Start::Beginning).await);
+    }
+    plain.publish(4).await;
+    let first = groups[1].claim_one("a", 2).await;
+    groups[1].settle_each(&first, vec![((1, 1), Outcome::Ack), ((2, 2), retry(0, "busy"))]).await.unwrap();
+    groups[3].drain("a").await;
+    plain.store.pause(&plain.topic, &groups[4].subscription.group, None).await.unwrap();
+
+    let mut wants: Vec<_> = groups.iter().map(|scene| scene.want(3)).collect();
+    wants[2].limits.in_flight_max = Some(1);
+    wants.reverse();
+    let claimed = plain.store.claim(&ClaimRequest { owner: owner("b"), wants }).await.unwrap();
+    let of = |scene: &Scene| {
+        let id = scene.subscription.subscription_id;
+        claimed.leases.iter().filter(|lease| lease.subscription_id == id).cloned().collect::<Vec<_>>()
+    };
+    let spans: Vec<_> = groups.iter().map(|scene| spanned(&of(scene))).collect();
+    assert_eq!(spans, [vec![1, 2, 3], vec![2, 3, 4], vec![1], vec![], vec![], vec![1, 2, 3]]);
+    assert!(claimed.leases.is_sorted_by_key(|lease| lease.subscription_id), "sorted by subscription");
+    let inactive: Vec<_> = claimed.inactive.iter().map(|(id, _)| *id).collect();
+    assert_eq!(inactive, [groups[4].subscription.subscription_id]);
+    for scene in &groups {
+        for lease in of(scene) {
+            scene.ack(&lease).await;
+        }
+    }
+    let rest = async |scene: &Scene| offsets_of(&scene.drain("c").await);
+    assert_eq!((rest(&groups[0]).await, rest(&groups[1]).await), (vec![4], vec![]));
+    assert_eq!((rest(&groups[2]).await, rest(&groups[5]).await), (vec![2, 3, 4], vec![4]));
 }
 
 /// A want may choose its own lease; zero means no deadline.

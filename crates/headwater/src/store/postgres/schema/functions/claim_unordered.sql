@@ -212,9 +212,10 @@ BEGIN
             FROM moved m
             RETURNING o.subscription_id, o.token, o.first_offset, o.last_offset, o.due_at
         )
-        SELECT 'lease', l.subscription_id, w.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL::integer,
+        SELECT 'lease', l.subscription_id, m.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL::integer,
                NULL::text[], NULL::bigint, NULL::text[], NULL::text
-        FROM leased l JOIN unnest(p_wants) w ON w.subscription_id = l.subscription_id
+        FROM leased l JOIN moved m ON m.subscription_id = l.subscription_id
+        ORDER BY l.subscription_id
     LOOP
         v_leased := v_leased || v_row.subscription_id;
         RETURN NEXT v_row;
