@@ -115,7 +115,8 @@ fn notices(view: &View, topic: &str, group: &GroupHealth) -> Markup {
             SubscriptionState::Paused => {
                 div.callout.is-warn {
                     strong { "Paused" (since) }
-                    span { @match &status.state_reason { Some(reason) => { (reason) } None => { "No reason was given." } } " Nothing is lost: messages wait until it is resumed." }
+                    span { @match &status.state_reason { Some(reason) => { (reason) } None => { "No reason was given." } } }
+                    span { "Nothing is lost: messages wait until it is resumed." }
                 }
             }
             SubscriptionState::Dead => {

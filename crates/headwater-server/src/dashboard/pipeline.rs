@@ -58,6 +58,8 @@ struct Service {
 #[derive(Debug, Deserialize)]
 struct Health {
     #[serde(default)]
+    counts: Counts,
+    #[serde(default)]
     cells_per_second: f64,
     #[serde(default)]
     batches_per_second: f64,
@@ -65,6 +67,12 @@ struct Health {
     buffer_ticks: u64,
     #[serde(default)]
     error_count: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Counts {
+    #[serde(default)]
+    ticks_published: u64,
 }
 
 /// `GET /pipeline`
@@ -150,6 +158,10 @@ fn figures(health: Option<&Health>) -> Markup {
     let rate = match health {
         Health { cells_per_second, .. } if *cells_per_second > 0.0 => {
             format!("{} cells/s", format::rate(*cells_per_second))
+        }
+        // A source writes no batches.
+        Health { counts, .. } if counts.ticks_published > 0 => {
+            format!("{} ticks so far", format::count(counts.ticks_published))
         }
         Health { batches_per_second, .. } => format!("{} batches/s", format::rate(*batches_per_second)),
     };
