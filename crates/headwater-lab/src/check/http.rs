@@ -39,6 +39,24 @@ impl Client {
         self.whole(Method::GET, path, accept, Bytes::new()).await
     }
 
+    /// The same for a request with JSON.
+    pub(crate) async fn post(&mut self, path: &str, json: impl Into<Bytes>) -> Result<Bytes> {
+        self.whole(Method::POST, path, JSON, json.into()).await
+    }
+
+    /// The same for what may be there already.
+    pub(crate) async fn put(&mut self, path: &str, json: impl Into<Bytes>) -> Result<Bytes> {
+        self.whole(Method::PUT, path, JSON, json.into()).await
+    }
+
+    /// The body of an answer that ends when the server or its reader ends it. The client has to live as long.
+    pub(crate) async fn stream(&mut self, path: &str) -> Result<Incoming> {
+        let response = self.send(Method::GET, path, "text/event-stream", Bytes::new()).await?;
+        let status = response.status();
+        ensure!(status.is_success(), "{path}: {status}");
+        Ok(response.into_body())
+    }
+
     async fn whole(
         &mut self,
         method: Method,
@@ -87,6 +105,7 @@ mod tests {
             for answer in [
                 "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
                 "HTTP/1.1 404 No\r\ncontent-length: 2\r\n\r\nno",
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
             ] {
                 assert!(stream.read(&mut request).await.unwrap() > 0);
                 stream.write_all(answer.as_bytes()).await.unwrap();
@@ -94,7 +113,9 @@ mod tests {
         });
         let mut client = Client::connect(address).await.unwrap();
         assert_eq!(client.get("/a", "*/*").await.unwrap(), "abc");
-        assert!(client.get("/b", "*/*").await.unwrap_err().to_string().ends_with("404 Not Found: no"));
+        assert!(client.post("/b", "{}").await.unwrap_err().to_string().ends_with("404 Not Found: no"));
+        let body = client.stream("/c").await.unwrap().collect().await.unwrap();
+        assert_eq!(body.to_bytes(), "abc");
         serving.await.unwrap();
     }
 }
