@@ -3,11 +3,14 @@
 //! Each check has an empty store of its own, and on it a server in a process of its own: `headwater serve`, whose program is expected
 //! beside that of the lab, on a free port of 127.0.0.1. The lab is its client and shares the cores with it.
 
+mod idle;
 mod load;
 mod peers;
+mod polls;
 mod rate;
 mod serve;
 mod stream;
+mod waiting;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,6 +41,8 @@ pub(crate) struct HttpArgs {
 enum Check {
     /// 30,000 messages a second in batches, 10,000 singly, 100,000 streamed and acked; NATS and RabbitMQ beside it (SQLite).
     Rate,
+    /// 1,000 idle long polls and 200 streams need no more memory over time; a waiting claim returns within 20 ms of a publish.
+    Idle,
 }
 
 impl check::Check for Check {
@@ -46,12 +51,14 @@ impl check::Check for Check {
     fn concerns(&self, ground: &Ground) -> bool {
         match self {
             Check::Rate => matches!(ground, Ground::Sqlite(_)),
+            Check::Idle => true,
         }
     }
 
     async fn run(&self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
         match self {
             Check::Rate => rate::run(place, setting).await,
+            Check::Idle => idle::run(place, setting).await,
         }
     }
 }

@@ -45,7 +45,7 @@ enum Command {
     Relay(relay::RelayArgs),
     /// Judges the pipeline: indexing rates, size, queries, and services that are killed.
     Pipeline(pipeline::PipelineArgs),
-    /// Judges the server over HTTP: rates beside brokers.
+    /// Judges the server over HTTP: rates beside brokers, idle clients, waiting claims.
     Http(http::HttpArgs),
     /// One process of a soak or a check.
     #[command(hide = true)]

@@ -14,8 +14,9 @@ use crate::check::{Place, Process};
 const START_MAX: Duration = Duration::from_secs(60);
 /// Longer than its own limit for requests under way.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// What differs from the defaults: any free port, the address for programs, no notes.
-const ARGS: [&str; 6] = ["serve", "--listen", "127.0.0.1:0", "--output", "json", "--quiet"];
+/// What differs from the defaults: any free port, the address for programs, no notes, and claims that wait longer than a minute.
+const ARGS: [&str; 8] =
+    ["serve", "--listen", "127.0.0.1:0", "--output", "json", "--quiet", "--wait-max", "10m"];
 
 /// A server that accepts connections. Killed with its value.
 #[derive(Debug)]
@@ -39,6 +40,10 @@ impl Served {
         Ok(Served { process, address })
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// A connection of its own.
     pub(super) async fn client(&self) -> Result<Client> {
         Client::connect(self.address).await
@@ -53,6 +58,13 @@ impl Served {
             client.put(&format!("/v1/topics/{topic}/groups/{group}"), "{}").await?;
         }
         Ok(())
+    }
+
+    /// How many clients of a kind wait, as the server counts them.
+    pub(super) async fn waiting(&self, client: &mut Client, kind: &str) -> Result<u64> {
+        let metrics = client.get("/metrics", "text/plain").await?;
+        let gauge = format!("headwater_http_waiting{{kind=\"{kind}\"}}");
+        Ok(value_in(&String::from_utf8_lossy(&metrics), &gauge).unwrap_or(0.0) as u64)
     }
 
     /// Stops it as an operator would.
@@ -70,6 +82,11 @@ fn address_in(line: &str) -> Option<SocketAddr> {
     line["url"].as_str()?.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
 }
 
+/// The value of a metric, given with its labels.
+fn value_in(metrics: &str, name: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +96,12 @@ mod tests {
         let line = r#"{"url":"http://127.0.0.1:7411/","store":"sqlite:x.db"}"#;
         assert_eq!(address_in(line), Some(SocketAddr::from(([127, 0, 0, 1], 7_411))));
         assert_eq!(address_in("serving until SIGTERM or SIGINT"), None);
+    }
+
+    #[test]
+    fn a_metric_is_found_by_its_labels() {
+        let metrics = "# TYPE w gauge\nw{kind=\"tail\"} 3\nw{kind=\"claim\"} 1000\n";
+        assert_eq!(value_in(metrics, "w{kind=\"claim\"}"), Some(1_000.0));
+        assert_eq!(value_in(metrics, "w{kind=\"live\"}"), None);
     }
 }
