@@ -3,8 +3,10 @@
 //! Each check has an empty store of its own, and on it a server in a process of its own: `headwater serve`, whose program is expected
 //! beside that of the lab, on a free port of 127.0.0.1. The lab is its client and shares the cores with it.
 
+mod filled;
 mod idle;
 mod load;
+mod pages;
 mod peers;
 mod polls;
 mod rate;
@@ -43,6 +45,8 @@ enum Check {
     Rate,
     /// 1,000 idle long polls and 200 streams need no more memory over time; a waiting claim returns within 20 ms of a publish.
     Idle,
+    /// Every page of the dashboard is rendered within 50 ms with 1,000 topics and 10,000 groups.
+    Pages,
 }
 
 impl check::Check for Check {
@@ -51,7 +55,7 @@ impl check::Check for Check {
     fn concerns(&self, ground: &Ground) -> bool {
         match self {
             Check::Rate => matches!(ground, Ground::Sqlite(_)),
-            Check::Idle => true,
+            Check::Idle | Check::Pages => true,
         }
     }
 
@@ -59,6 +63,7 @@ impl check::Check for Check {
         match self {
             Check::Rate => rate::run(place, setting).await,
             Check::Idle => idle::run(place, setting).await,
+            Check::Pages => pages::run(place).await,
         }
     }
 }

@@ -45,7 +45,7 @@ enum Command {
     Relay(relay::RelayArgs),
     /// Judges the pipeline: indexing rates, size, queries, and services that are killed.
     Pipeline(pipeline::PipelineArgs),
-    /// Judges the server over HTTP: rates beside brokers, idle clients, waiting claims.
+    /// Judges the server over HTTP: rates beside brokers, idle clients, waiting claims, pages.
     Http(http::HttpArgs),
     /// One process of a soak or a check.
     #[command(hide = true)]
