@@ -5,6 +5,7 @@
 
 pub(crate) mod child;
 mod figure;
+pub(crate) mod http;
 mod judge;
 mod place;
 mod process;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::check::percentile_ms;
@@ -61,6 +62,13 @@ fn filesystem_of(path: &Path) -> String {
     found.map_or_else(|| "unknown".into(), |(_, kind)| kind.to_owned())
 }
 
+/// Raises the limit of open files of this process, and of those that it starts, as far as it may: a connection is one.
+pub(crate) fn raise_open_files() -> Result<u64> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
 /// How busy all cores are with something else right now, in percent; measured for a second before anything starts.
 pub(crate) async fn busy_percent() -> f64 {
     fn ticks() -> Option<(u64, u64)> {
@@ -106,6 +114,11 @@ pub(crate) fn cpu_time_of_thread(name: &str) -> Duration {
 /// Memory of this process that is in use right now.
 pub(crate) fn resident_bytes() -> Result<u64> {
     memory_of("self", "VmRSS:")
+}
+
+/// Memory of another process that is in use right now.
+pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64> {
+    memory_of(&pid.to_string(), "VmRSS:")
 }
 
 /// The most memory that a process had in use at any time.
@@ -218,7 +231,9 @@ mod tests {
     #[test]
     fn memory_in_use_is_known() {
         let now = resident_bytes().unwrap();
-        assert!(now > 100_000 && peak_bytes_of(std::process::id()).unwrap() >= now);
+        let pid = std::process::id();
+        assert!(now > 100_000 && peak_bytes_of(pid).unwrap() >= now);
+        assert!(resident_bytes_of(pid).unwrap() > 100_000);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The lab: benchmarks beside peers in one run, the soak that counts every message, checks of running consumers, the
-//! readiness of fan-out, what chaos must not break, what neighbours must not slow down, relays to real brokers, and the
-//! pipeline.
+//! readiness of fan-out, what chaos must not break, what neighbours must not slow down, relays to real brokers, the
+//! pipeline, and the server over HTTP.
 
 mod bench;
 mod beside;
 mod chaos;
 mod check;
+mod http;
 mod machine;
 mod pipeline;
 mod readiness;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos, neighbours, relays and the pipeline.
+/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos, neighbours, relays, the pipeline and the server.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -44,6 +45,8 @@ enum Command {
     Relay(relay::RelayArgs),
     /// Judges the pipeline: indexing rates, size, queries, and services that are killed.
     Pipeline(pipeline::PipelineArgs),
+    /// Judges the server over HTTP: rates beside brokers, idle clients, waiting claims, pages.
+    Http(http::HttpArgs),
     /// One process of a soak or a check.
     #[command(hide = true)]
     RuntimeChild(check::ChildArgs),
@@ -66,6 +69,7 @@ async fn main() -> ExitCode {
         Command::Beside(args) => until_interrupted(beside::run(args)).await,
         Command::Relay(args) => until_interrupted(relay::run(args)).await,
         Command::Pipeline(args) => until_interrupted(pipeline::run(args)).await,
+        Command::Http(args) => until_interrupted(http::run(args)).await,
         Command::RuntimeChild(args) => check::child::run_child(args).await.map(|()| true),
     };
     match outcome {

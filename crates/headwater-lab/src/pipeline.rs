@@ -9,7 +9,6 @@ mod competing;
 mod disk;
 mod drill;
 mod files;
-mod http;
 mod index;
 mod indexing;
 mod query;

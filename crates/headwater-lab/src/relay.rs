@@ -21,6 +21,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::check::{self, Ground, Judged, Place, Run, RunArgs};
+pub(crate) use bare::acked;
+pub(crate) use brokers::{Kind, Live, amqp, jetstream};
 pub(crate) use child::{RelayJob, run_job};
 
 /// Longer than any check takes; a check that is not done then has no result.

@@ -15,8 +15,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::files;
-use super::http::Client;
 use super::{CELLS_PER_TICK, OCCUPANCY, Setting, WORLD, sqlite_in};
+use crate::check::http::{Client, JSON};
 use crate::check::{Floor, Judged, Unit, percentile_ms, progress};
 
 /// Of the large world.
@@ -25,7 +25,6 @@ const SIDE: u64 = 2_000;
 const REGION: u64 = 20;
 const WARM_UP: usize = 20;
 const LATENCY_MS_MAX: f64 = 10.0;
-const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/x-protobuf";
 
 const SERVER: &str = r#"
@@ -127,7 +126,7 @@ async fn indexed(
 /// The time from each request to the last byte of its answer, and the bytes of an answer on average.
 async fn measure(
     client: &mut Client,
-    accept: &str,
+    accept: &'static str,
     requests: usize,
     mut path: impl FnMut() -> String,
 ) -> Result<(Vec<Duration>, usize)> {

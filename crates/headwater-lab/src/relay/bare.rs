@@ -133,7 +133,7 @@ async fn confirmed(waiting: &mut VecDeque<DeliveryFuture>) -> Result<()> {
 }
 
 /// Waits for the oldest record of RabbitMQ.
-async fn acked(waiting: &mut VecDeque<lapin::PublisherConfirm>) -> Result<()> {
+pub(crate) async fn acked(waiting: &mut VecDeque<lapin::PublisherConfirm>) -> Result<()> {
     if let Some(oldest) = waiting.pop_front() {
         let confirmation = oldest.await?;
         ensure!(matches!(confirmation, Confirmation::Ack(None)), "not stored: {confirmation:?}");

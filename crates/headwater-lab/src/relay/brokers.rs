@@ -24,7 +24,7 @@ const PARTITIONS: i32 = 3;
 
 /// A kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Kafka,
     RabbitMq,
     Nats,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 3] = [Kind::Kafka, Kind::RabbitMq, Kind::Nats];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Kafka => "kafka",
             Kind::RabbitMq => "rabbitmq",
@@ -44,7 +44,7 @@ impl Kind {
 
 /// A broker of the lab's own. Stopped and removed with its value.
 #[derive(Debug)]
-pub(super) enum Live {
+pub(crate) enum Live {
     Kafka(Kafka),
     RabbitMq(RabbitMq),
     Nats(Nats),
@@ -63,7 +63,7 @@ macro_rules! each {
 
 impl Live {
     /// Starts a broker. On the thread of the caller, which must live as long: the broker ends with it.
-    pub(super) async fn start(kind: Kind, work: &Path) -> Result<Self> {
+    pub(crate) async fn start(kind: Kind, work: &Path) -> Result<Self> {
         let mut live = match kind {
             Kind::Kafka => Live::Kafka(Kafka::start(work)?),
             Kind::RabbitMq => Live::RabbitMq(RabbitMq::start(work)?),
@@ -73,7 +73,7 @@ impl Live {
         Ok(live)
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Live::Kafka(_) => Kind::Kafka,
             Live::RabbitMq(_) => Kind::RabbitMq,
@@ -99,7 +99,7 @@ impl Live {
     }
 
     /// The address for clients.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         each!(self, broker => broker.url())
     }
 
@@ -114,7 +114,7 @@ impl Live {
     }
 
     /// Creates a destination that keeps what it gets through a restart: a topic, a durable queue, or a stream in files.
-    pub(super) async fn create(&self, destination: &str) -> Result<()> {
+    pub(crate) async fn create(&self, destination: &str) -> Result<()> {
         let address = self.address();
         match self.kind() {
             Kind::Kafka => {
@@ -158,13 +158,13 @@ impl Live {
 }
 
 /// A connection to RabbitMQ and a channel on it.
-pub(super) async fn amqp(address: &str) -> Result<(Connection, Channel)> {
+pub(crate) async fn amqp(address: &str) -> Result<(Connection, Channel)> {
     let connection = Connection::connect(address, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     Ok((connection, channel))
 }
 
 /// A connection to NATS.
-pub(super) async fn jetstream(address: &str) -> Result<jetstream::Context> {
+pub(crate) async fn jetstream(address: &str) -> Result<jetstream::Context> {
     Ok(jetstream::new(async_nats::connect(address).await?))
 }
