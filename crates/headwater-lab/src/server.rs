@@ -99,7 +99,12 @@ impl Server {
             return Ok(vec![]);
         }
         let admin = self.admin().await?;
-        let rows = admin.query("SELECT pid FROM pg_stat_activity WHERE datname = $1", &[&database]).await?;
+        let rows = admin
+            .query(
+                "SELECT pid FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'",
+                &[&database],
+            )
+            .await?;
         rows.iter().map(|row| Ok(u32::try_from(row.get::<_, i32>(0))?)).collect()
     }
 

@@ -225,26 +225,12 @@ async fn serve_connection(
         }
     };
     if let Err(error) = ended {
-        if error.is_timeout() || is_slow(&error) {
+        // A client that does not read is counted where its time ends (patience.rs), also after an upgrade.
+        if error.is_timeout() {
             metrics::dropped("slow");
         }
         tracing::debug!(%peer, %error, "connection ended");
     }
-}
-
-/// Whether a connection ended because its client does not read.
-fn is_slow(error: &hyper::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
-        {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// Drops what is not used any more.

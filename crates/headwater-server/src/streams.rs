@@ -1,4 +1,4 @@
-//! Streams with a limit on unsettled messages: how many each has, and who tells it that one was settled.
+//! Streams with a limit on unsettled messages: how many each has, and how it gets credit back.
 //!
 //! A settlement arrives as a request of its own, at this server or at another one. Here it gives the stream its credit back at once. What was settled elsewhere, or
 //! whose lease ended, the stream finds by asking the store while it has no credit left.
@@ -11,6 +11,9 @@ use headwater::consumer::{Claims, Holder, Ticket};
 use tokio::sync::Notify;
 
 use crate::problem::Problem;
+
+/// Below this share of its limit a credit is scarce.
+const SCARCE_SHARE: usize = 4;
 
 /// The streams of this server, by the holder of their leases.
 #[derive(Default)]
@@ -42,17 +45,14 @@ impl Streams {
 
     /// These messages are settled, or lost: their streams may have others.
     pub(crate) fn settled<'a>(&self, tickets: impl Iterator<Item = &'a Ticket>) {
-        let mut streams = None;
-        let mut last: Option<(Holder, Arc<Credit>)> = None;
+        let mut offsets: HashMap<Holder, Vec<Offset>> = HashMap::new();
         for ticket in tickets {
-            if last.as_ref().is_none_or(|(holder, _)| *holder != ticket.holder()) {
-                let streams =
-                    streams.get_or_insert_with(|| self.0.lock().unwrap_or_else(PoisonError::into_inner));
-                let Some(credit) = streams.get(&ticket.holder()).and_then(Weak::upgrade) else { continue };
-                last = Some((ticket.holder(), credit));
-            }
-            if let Some((_, credit)) = &last {
-                credit.give_back(ticket.offset());
+            offsets.entry(ticket.holder()).or_default().push(ticket.offset());
+        }
+        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (holder, offsets) in offsets {
+            if let Some(credit) = streams.get(&holder).and_then(Weak::upgrade) {
+                credit.give_back(&offsets);
             }
         }
     }
@@ -83,8 +83,20 @@ impl Credit {
         self.changed.notify_one();
     }
 
-    fn give_back(&self, offset: Offset) {
-        if self.lock().unsettled.remove(&offset) {
+    /// Whether so little of the credit is left that a claim for it would be one of many small ones.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let state = self.lock();
+        state.limit.saturating_sub(state.unsettled.len()) < state.limit / SCARCE_SHARE
+    }
+
+    /// Wakes the stream once for all of them: it would claim for the first alone.
+    fn give_back(&self, offsets: &[Offset]) {
+        let mut state = self.lock();
+        let before = state.unsettled.len();
+        for offset in offsets {
+            state.unsettled.remove(offset);
+        }
+        if state.unsettled.len() < before {
             self.changed.notify_one();
         }
     }
@@ -96,8 +108,9 @@ impl Credit {
 
     /// Forgets messages that the store does not have as leased to this stream any more.
     pub(crate) async fn refresh(&self, claims: &Claims) -> Result<(), Problem> {
-        let held = claims.held(self.holder).await?;
-        self.lock().unsettled.retain(|offset| held.iter().any(|range| range.contains(*offset)));
+        if let Some(held) = claims.held(self.holder).await? {
+            self.lock().unsettled.retain(|offset| held.iter().any(|range| range.contains(*offset)));
+        }
         Ok(())
     }
 
@@ -117,8 +130,8 @@ mod tests {
         credit.take(Offset(1));
         credit.take(Offset(2));
         assert_eq!(credit.left(), 0);
-        credit.give_back(Offset(1));
-        credit.give_back(Offset(1));
+        credit.give_back(&[Offset(1)]);
+        credit.give_back(&[Offset(1)]);
         assert_eq!(credit.left(), 1);
         credit.set_limit(5);
         assert_eq!((credit.left(), streams.count()), (4, 1));

@@ -102,7 +102,6 @@ async fn socket(
     let feed = Feed { app, claims, credit, lease };
     let upgrade = upgrade.max_message_size(bytes_max).max_frame_size(bytes_max);
     Ok(upgrade.on_upgrade(async move |socket| {
-        let _waits = crate::metrics::waiting("socket");
         let waits = metrics::waiting("socket");
         let reason = talk(socket, &feed).await;
         drop(waits);

@@ -35,6 +35,8 @@ const CLAIM_BYTES_MAX: usize = 2 * 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How often a stream without credit asks the store what it still holds.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// How long a stream with little credit left waits for more before it claims.
+const CREDIT_LINGER: Duration = Duration::from_millis(2);
 
 /// The routes.
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -134,6 +136,7 @@ impl Feed {
 
     async fn next_within(&self, wait: Duration) -> Result<Option<Vec<ClaimedMessage>>, Problem> {
         let deadline = tokio::time::Instant::now() + wait;
+        let mut waited = false;
         loop {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             if left.is_zero() {
@@ -144,6 +147,12 @@ impl Feed {
                 if tokio::time::timeout(REFRESH_EVERY.min(left), self.credit.changed()).await.is_err() {
                     self.credit.refresh(&self.claims).await?;
                 }
+                continue;
+            }
+            // A client that settles one by one gives its credit back in small pieces, and each claim is a transaction.
+            if !waited && self.credit.is_scarce() {
+                waited = true;
+                tokio::time::sleep(CREDIT_LINGER.min(left)).await;
                 continue;
             }
             let options = ClaimOptions {

@@ -227,14 +227,18 @@ impl Claims {
     }
 
     /// What a holder has under valid leases, whichever process handed it out and settled the rest. Offsets without a message are among them if they are
-    /// settled with one. For connections with a limit on unsettled messages; it reads all outstanding ranges of the group.
-    pub async fn held(&self, holder: Holder) -> Result<Vec<OffsetRange>> {
+    /// settled with one. `None` if the group has more than 10,000 outstanding ranges: not all are read then. For connections with a limit on unsettled
+    /// messages.
+    pub async fn held(&self, holder: Holder) -> Result<Option<Vec<OffsetRange>>> {
         let owner = holder.owner();
         let ranges = self.store().outstanding(self.subscription().subscription_id, HELD_RANGES_MAX).await?;
+        if ranges.len() >= HELD_RANGES_MAX as usize {
+            return Ok(None);
+        }
         let is_held = |range: &Outstanding| {
             range.owner.as_ref() == Some(&owner) && range.state == OutstandingState::Leased
         };
-        Ok(ranges.into_iter().filter(is_held).map(|range| range.range).collect())
+        Ok(Some(ranges.into_iter().filter(is_held).map(|range| range.range).collect()))
     }
 
     fn store(&self) -> &Arc<dyn Store> {

@@ -25,7 +25,8 @@ pub(super) async fn groups(context: &Context<'_>) -> Result<Row> {
     engine.fill(&topic, 20_000).await?;
     let backends = context.server.backends(DATABASE).await?;
     let cost = |before: (Duration, Instant)| -> Result<f64> {
-        let cpu = (cpu_time(&backends)? - before.0).as_secs_f64();
+        // A process or thread that ended in between takes its time along.
+        let cpu = cpu_time(&backends)?.saturating_sub(before.0).as_secs_f64();
         // Where the server's processes are not visible, only time can be compared.
         Ok(if backends.is_empty() { before.1.elapsed().as_secs_f64() } else { cpu })
     };

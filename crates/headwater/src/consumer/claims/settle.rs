@@ -128,8 +128,7 @@ impl Claims {
             }
             let outcome = decide(verdict.clone(), ticket.attempt, &policy, rand::random());
             // Two holders with one token is a forgery: each is its own lease, and the store accepts one at most.
-            let key = (ticket.token, format!("{:?}", ticket.holder));
-            let planned = leases.entry(key).or_insert_with(|| Planned {
+            let planned = leases.entry((ticket.token, ticket.holder)).or_insert_with(|| Planned {
                 lease: ticket.lease(),
                 decided: Vec::new(),
                 followers: Vec::new(),

@@ -19,7 +19,7 @@ const VERSION: u8 = 1;
 ///
 /// Its name has 128 random bits and is part of every ticket, so that a ticket cannot be made up. It sends no heartbeats: its leases end at their
 /// deadlines and not before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(u128);
 
 impl Holder {

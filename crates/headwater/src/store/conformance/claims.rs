@@ -289,12 +289,12 @@ pub async fn what_a_holder_has_is_known_to_all(case: &Case) {
     let other = process(case).await;
     let elsewhere = other.claims("orders", "email").await.expect("claims");
     let held = async || -> u64 {
-        elsewhere.held(holder).await.expect("read").iter().map(|range| range.span()).sum()
+        elsewhere.held(holder).await.expect("read").expect("few").iter().map(|range| range.span()).sum()
     };
     assert_eq!(held().await, 4);
     settle(&claims, &claimed[1..3], &Verdict::Done).await;
     assert_eq!(held().await, 2);
-    assert_eq!(elsewhere.held(Holder::new()).await.expect("read"), []);
+    assert_eq!(elsewhere.held(Holder::new()).await.expect("read"), Some(vec![]));
     case.advance(MINUTE * 60);
     assert_eq!(held().await, 0, "the lease is over");
     other.close().await.expect("closed");
