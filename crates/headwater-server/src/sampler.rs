@@ -302,11 +302,12 @@ impl Shared {
     /// Adds the rates since the last reading, and keeps all of it.
     fn keep(&self, mut snapshot: Snapshot, began: Instant) -> Arc<Snapshot> {
         let (second, cost) = (self.second(), began.elapsed());
-        let mut state = self.state_mut();
-        let before = state.latest.as_ref().map(|latest| latest.baseline(began));
+        let before = self.state().latest.as_ref().map(|latest| latest.baseline(began));
+        // Without the lock: pages wait for it, and there may be ten thousand groups.
         if let Some((before, taken)) = &before {
             add_rates(&mut snapshot, before, began.duration_since(*taken).as_secs_f64());
         }
+        let mut state = self.state_mut();
         state.remember(&snapshot, second);
         let snapshot = Arc::new(snapshot);
         state.problem = None;
