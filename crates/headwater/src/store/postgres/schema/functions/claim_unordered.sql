@@ -176,8 +176,9 @@ END $$;
 -- for all of them: a process with many groups claims for all at once. A want that gets nothing gets a recheck; p_recheck_ms as in
 -- serve_want.
 --
--- Gaps and holes are recorded above the head that this statement reads, or were when the cursor passed them. So a cursor above both
--- may take everything up to that head, also where the statement had to wait for the cursor and found it moved (see functions/head.sql).
+-- A gap that is recorded later is above the head that this statement reads, and a cursor above gaps_until and holes_until has none
+-- before it. So it may take everything up to that head, also where the statement waited for the cursor and found it moved: the
+-- conditions are then checked again with its new offset (see functions/head.sql).
 CREATE OR REPLACE FUNCTION {schema}.lease_next(p_wants {schema}.want[], p_owner text, p_recheck_ms bigint, p_now timestamptz)
 RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql AS $$
