@@ -1,6 +1,7 @@
 //! The log: reading messages, and where they are stored. The rest of it is in `schema/functions/log`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio_postgres::Row;
@@ -23,6 +24,10 @@ const READ_WITH_ROW_BYTES_MAX: i32 = 8 * 1024;
 /// How many bytes of large payloads or headers one query reads. The client holds a query's whole answer in addition to the
 /// messages made of it, and a connection keeps its largest buffer.
 const READ_AT_ONCE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How long a reader waits for another process that is advancing the head, first and last; each wait is twice the one before.
+const HEAD_WAIT_MIN: Duration = Duration::from_millis(1);
+const HEAD_WAIT_MAX: Duration = Duration::from_millis(256);
 
 /// Offset and size of payloads or headers that were not read with their row, offsets rising.
 type Large = [(i64, usize)];
@@ -90,16 +95,32 @@ pub(super) async fn fetch(
 }
 
 /// The head of a topic after an advance; as it can be read where nothing can be advanced.
+///
+/// A message that was published before the call is at or below the head, unless an earlier offset is missing: where
+/// another process is advancing the head, possibly since before the message committed, it is asked again, in a transaction
+/// of its own. A head that stays locked (by a transaction of a program) is returned as it is, with `pending` set.
 pub(super) async fn head(store: &PostgresStore, topic: TopicId) -> Result<Option<Head>> {
     let (doing, statements) = ("reading the head", &store.statements);
     let advanced: [&(dyn ToSql + Sync); 3] = [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
-    let rows = match store.connections.query(doing, &statements.log_advanced_head, &advanced).await {
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => {
-            store.connections.query(doing, &statements.log_head, &[&topic.0]).await
+    let mut wait = HEAD_WAIT_MIN;
+    loop {
+        let rows = match store.connections.query(doing, &statements.log_advanced_head, &advanced).await {
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => {
+                store.connections.query(doing, &statements.log_head, &[&topic.0]).await
+            }
+            answer => answer,
+        }?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let busy = stored::<_, bool>(row, "skipped")? && stored::<_, bool>(row, "taken")?;
+        if !busy || wait > HEAD_WAIT_MAX {
+            return head_of(row);
         }
-        answer => answer,
-    }?;
-    let Some(row) = rows.first() else { return Ok(None) };
+        tokio::time::sleep(wait).await;
+        wait *= 2;
+    }
+}
+
+fn head_of(row: &Row) -> Result<Option<Head>> {
     let Some(head) = stored::<_, Option<i64>>(row, "head")? else { return Ok(None) };
     let (firsts, lasts): (Vec<i64>, Vec<i64>) = (stored(row, "gap_firsts")?, stored(row, "gap_lasts")?);
     let gaps: Vec<_> = firsts

@@ -110,7 +110,7 @@ statements! {
     arm_new_messages: arm.new_messages,
     log_fetch: log.fetch,
     // Topic id, rows at most, gaps at most: the head after an advance. Null for an unknown topic.
-    log_advanced_head: "SELECT head, taken, gap_firsts, gap_lasts FROM {schema}.advanced_head($1, $2, $3)",
+    log_advanced_head: "SELECT head, taken, skipped, gap_firsts, gap_lasts FROM {schema}.advanced_head($1, $2, $3)",
     log_head: log.head,
     log_sizes: log.sizes,
     log_payload: log.payload,

@@ -19,7 +19,7 @@ LIMIT $5
 -- Parameters: topic id.
 -- Index: head_pkey, message primary key, gap_pkey.
 SELECT greatest(h.head, (SELECT m.message_offset FROM {schema}.message m WHERE m.topic_id = $1 ORDER BY m.message_offset DESC LIMIT 1)) AS head,
-       false AS taken,
+       false AS taken, false AS skipped,
        ARRAY(SELECT g.first_offset FROM {schema}.gap g WHERE g.topic_id = $1 ORDER BY g.first_offset) AS gap_firsts,
        ARRAY(SELECT g.last_offset FROM {schema}.gap g WHERE g.topic_id = $1 ORDER BY g.first_offset) AS gap_lasts
 FROM {schema}.head h

@@ -36,6 +36,30 @@ pub(super) fn claim_of(subscription: &Subscription, owner: &str) -> ClaimRequest
     ClaimRequest { owner: Owner::new(owner).unwrap(), ..request(subscription) }
 }
 
+/// A reader without a group reads what was published before it, though another process is advancing the head since before
+/// that: it waits for it, and not for long.
+#[tokio::test]
+async fn a_message_published_before_is_read_though_the_head_is_being_advanced() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let topic = subscribed(&store).await.topic.topic_id;
+    let advancing = scene.client().await;
+    let begun = scene.sql("BEGIN; SELECT FROM {schema}.head FOR UPDATE");
+    advancing.batch_execute(&begun).await.unwrap();
+    store.publish(&orders(), &[NewMessage::new("a")]).await.unwrap();
+    let held = in_time("the head of a locked row", store.head(topic)).await.unwrap().unwrap();
+    assert_eq!((held.offset.0, held.pending), (0, true));
+
+    let mut reading = std::pin::pin!(store.head(topic));
+    // Until its first query is answered at the earliest: it waits for the lock from then on.
+    let first = tokio::time::timeout(Duration::from_millis(20), &mut reading).await;
+    assert!(first.is_err(), "nothing has moved the head: {first:?}");
+    advancing.batch_execute("COMMIT").await.unwrap();
+    let head = in_time("the head of a row that was freed", reading).await.unwrap().unwrap();
+    assert_eq!((head.offset.0, head.pending), (1, false));
+    scene.drop().await;
+}
+
 /// A heartbeat does not wait for settlements: it leaves a lease that is being settled, and a later heartbeat ends it.
 #[tokio::test]
 async fn a_lease_being_settled_is_left_to_its_settler() {

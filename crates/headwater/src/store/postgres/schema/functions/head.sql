@@ -394,14 +394,15 @@ END $$;
 
 -- The head of a topic after an advance, whether offsets above it are taken, and the gaps below it, for readers without a group. Head
 -- and gaps are of one snapshot: an offset up to the head that has no row and is in no gap is dead. A gap is deleted or split only
--- once its row is visible, or its owners have ended: a reader that fetches afterwards finds the row, or there is none.
+-- once its row is visible, or its owners have ended: a reader that fetches afterwards finds the row, or there is none. Skipped: another
+-- process holds the head, so a message that committed before this call may be above it.
 CREATE OR REPLACE FUNCTION {schema}.advanced_head(
     p_topic_id integer, p_rows_max integer, p_gaps_max bigint,
-    OUT head bigint, OUT taken boolean, OUT gap_firsts bigint[], OUT gap_lasts bigint[]
+    OUT head bigint, OUT taken boolean, OUT skipped boolean, OUT gap_firsts bigint[], OUT gap_lasts bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM {schema}.advance(ARRAY[p_topic_id], p_rows_max, p_gaps_max);
+    SELECT a.skipped INTO skipped FROM {schema}.advance(ARRAY[p_topic_id], p_rows_max, p_gaps_max) a;
     -- A statement of its own: it sees what the advance wrote.
     SELECT h.head, coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}') INTO head, gap_firsts, gap_lasts
     FROM {schema}.head h
