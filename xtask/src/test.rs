@@ -177,7 +177,7 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         steps.take("examples", || succeeds(examples, None, interrupt))?;
     }
     wait_for_brokers(&mut brokers, &mut steps)?;
-    let mut tests = runner(root, options);
+    let mut tests = runner(root, options)?;
     tests.envs(brokers.environment());
     if let Some(drivers) = drivers {
         tests.env(LANGUAGES_VARIABLE, drivers);
@@ -261,10 +261,12 @@ fn needs(sqlite_only: bool, must_start: bool) -> Vec<Need> {
     needs
 }
 
+/// How many tests `cargo test` runs at once.
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 const NEXTEST: &str = "cargo-nextest";
 
 /// cargo-nextest, or where that is not installed `cargo test`, which runs the same tests.
-fn runner(root: &Path, options: &Options) -> Command {
+fn runner(root: &Path, options: &Options) -> Result<Command> {
     let mut command = if find_program(NEXTEST).is_some() {
         let mut command = cargo(root, &["nextest", "run", "--workspace", "--all-features"]);
         // A profile in ARGS overrides it.
@@ -278,10 +280,15 @@ fn runner(root: &Path, options: &Options) -> Command {
         let mut command = cargo(root, &arguments);
         // As nextest does; doc tests are a step of their own.
         command.args(["--lib", "--bins", "--tests"]);
+        if std::env::var_os(THREADS_VARIABLE).is_none() {
+            // One more than there are cores: a test waits for a disk, a server or a deadline half of its time.
+            let threads = std::thread::available_parallelism()?.get() + 1;
+            command.env(THREADS_VARIABLE, threads.to_string());
+        }
         command
     };
     command.args(&options.runner_arguments);
-    command
+    Ok(command)
 }
 
 fn succeeds(mut command: Command, postgres_url: Option<&str>, interrupt: &Interrupt) -> Result<bool> {
