@@ -39,7 +39,8 @@ impl Stepper {
         }
     }
 
-    /// Steps until nothing is due. Returns how many steps handled something.
+    /// Steps until nothing is due. Returns how many steps handled something. On PostgreSQL a message that was just published may be
+    /// left to the next call, while another session advances the head of its topic.
     pub async fn drain(&mut self) -> Result<usize> {
         let mut steps = 0;
         while self.step().await? > 0 {
