@@ -1,5 +1,7 @@
 //! A neighbour of PostgreSQL stores: a foreign session whose transaction stays open.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use headwater::store::Namespace;
 use headwater::{Headwater, NewMessage, TopicName};
@@ -12,6 +14,8 @@ use crate::server::connect;
 const BATCH: u64 = 5_000;
 /// Savepoints sent to the server together.
 const SAVEPOINTS: u64 = 500;
+/// How long a transaction lasts of those that come and go.
+const PASSING: Duration = Duration::from_millis(10);
 
 /// An open transaction; rolled back with its session.
 pub(super) struct OpenTransaction {
@@ -72,6 +76,23 @@ pub(super) fn namespace(headwater: &Headwater) -> Result<Namespace> {
     Ok(headwater.store().as_postgres().context("only on PostgreSQL")?.namespace().clone())
 }
 
+/// Runs something beside a session whose writing transactions come and go, as on any server in use: whether an open transaction
+/// has ended since the last claim must not be concluded from others.
+async fn beside_passing<T>(place: &Place<'_>, work: impl Future<Output = T>) -> Result<T> {
+    let client = connect(&place.url).await?;
+    let passing = async {
+        loop {
+            client.batch_execute("BEGIN; SELECT pg_current_xact_id()").await?;
+            tokio::time::sleep(PASSING).await;
+            client.batch_execute("COMMIT").await?;
+        }
+    };
+    tokio::select! {
+        done = work => Ok(done),
+        failed = passing => failed,
+    }
+}
+
 /// Claims of a topic into which an open transaction has published, compared with those before it.
 pub(super) async fn judge_publisher(
     place: &Place<'_>,
@@ -80,12 +101,12 @@ pub(super) async fn judge_publisher(
 ) -> Result<Vec<Judged>> {
     let headwater = place.open().await?;
     let probe = Probe::new(&headwater, "claimed").await?;
-    let quiet = probe.measure().await;
+    let quiet = beside_passing(place, probe.measure()).await?;
     progress(what);
     let open = OpenTransaction::begin(place, &headwater, "READ COMMITTED").await?;
     publish(&open, &probe.topic).await?;
     progress("the transaction stays open");
-    let beside = probe.measure().await;
+    let beside = beside_passing(place, probe.measure()).await?;
     open.roll_back().await?;
     headwater.close().await?;
     Ok(beside.judge(&quiet))

@@ -34,7 +34,9 @@
 --
 -- The same applies to offsets right above the head: where no row was visible, none is until an owner ends. So the rows of a
 -- transaction that publishes a million messages are skipped without being visited. Offsets taken later are another piece with a
--- higher bound; pieces are merged as soon as the same running transactions are below their bounds.
+-- higher bound; pieces are merged as soon as the same running transactions are below their bounds. A piece that is searched again
+-- keeps its bound, which 2 proves of its offsets whenever they are searched: so only transactions that are older than the piece
+-- cause another search of it, each one at most, and those that come and go beside it cause none.
 --
 -- A late message reaches each subscription exactly once because the hand-out runs under FOR UPDATE of the head row, and a
 -- claim or subscribe that finds a recorded gap first takes FOR SHARE (FOR UPDATE) of that row. Either the hand-out came before:
@@ -149,9 +151,10 @@ BEGIN
     h.gaps_until := (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = p_topic_id);
 END $$;
 
--- The empty pieces above a head after a search as of p_seen that found no row up to p_until: those kept, and the rest beyond them
--- with its bound. Pieces with the same running transactions below their bounds are merged. A narrow piece is not worth storing.
-CREATE OR REPLACE FUNCTION {schema}.note_empty(p_head {schema}.head, p_kept integer, p_until bigint, p_bound xid8, p_seen pg_snapshot)
+-- The empty pieces above a head after a search as of p_seen that found no row up to p_until: the first p_known of those stored, and
+-- the rest beyond them with its bound. Pieces with the same running transactions below their bounds are merged. A narrow piece is
+-- not worth storing.
+CREATE OR REPLACE FUNCTION {schema}.note_empty(p_head {schema}.head, p_known integer, p_until bigint, p_bound xid8, p_seen pg_snapshot)
 RETURNS {schema}.head
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -163,11 +166,11 @@ BEGIN
     END IF;
     WITH piece AS (
         SELECT least(u.until, p_until) AS until, u.bound
-        FROM unnest(p_head.empty_until[:p_kept], p_head.empty_bound[:p_kept]) WITH ORDINALITY AS u (until, bound, i)
+        FROM unnest(p_head.empty_until[:p_known], p_head.empty_bound[:p_known]) WITH ORDINALITY AS u (until, bound, i)
         WHERE u.until > h.head AND coalesce(p_head.empty_until[u.i - 1], 0) < p_until
         UNION ALL
         -- Never below the bound of the piece before: so the pieces whose owners may have ended are the last ones.
-        SELECT p_until, greatest(p_bound, p_head.empty_bound[p_kept]) WHERE p_until > coalesce(p_head.empty_until[p_kept], 0)
+        SELECT p_until, greatest(p_bound, p_head.empty_bound[p_known]) WHERE p_until > coalesce(p_head.empty_until[p_known], 0)
     ), merged AS (
         SELECT max(p.until) AS until, (array_agg(p.bound ORDER BY p.until DESC))[1] AS bound
         FROM piece p
@@ -188,6 +191,7 @@ DECLARE
     h {schema}.head := p_head;
     v_shared boolean;
     v_patience_ms bigint;
+    v_known integer := 0;
     v_kept integer := 0;
     v_after bigint := h.head;
     v_rows bigint := 0;
@@ -205,6 +209,8 @@ BEGIN
     IF h.empty_seen IS NOT NULL THEN
         v_seen := pg_current_snapshot();
         v_ended := {schema}.first_ended(h.empty_seen, v_seen);
+        -- The bounds of a snapshot that cannot be used are xids of another cluster or time.
+        v_known := CASE WHEN v_ended > '0'::xid8 THEN cardinality(h.empty_bound) ELSE 0 END;
         SELECT count(*) INTO v_kept FROM unnest(h.empty_bound) b WHERE b <= v_ended;
         IF v_kept > 0 THEN
             v_after := greatest(h.head, h.empty_until[v_kept]);
@@ -285,8 +291,8 @@ BEGIN
         h.stuck_bound := p_bound;
     END IF;
     IF p_bound IS NOT NULL THEN
-        h := {schema}.note_empty(h, v_kept, CASE WHEN isempty(v_missing) THEN h.head
-                                                 ELSE (SELECT upper(r) - 1 FROM unnest(v_missing) r LIMIT 1) END, p_bound, v_seen);
+        h := {schema}.note_empty(h, v_known, CASE WHEN isempty(v_missing) THEN h.head
+                                                  ELSE (SELECT upper(r) - 1 FROM unnest(v_missing) r LIMIT 1) END, p_bound, v_seen);
     END IF;
     RETURN h;
 END $$;
