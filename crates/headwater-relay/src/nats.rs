@@ -6,10 +6,12 @@
 //! the stream's duplicate window (2 minutes unless it is changed) a record that is sent again is acknowledged and not stored again.
 //!
 //! # Subjects without a stream
-//! If no record of a call has a stream for its subject, the destination itself is missing: the call is [`SinkError::Misconfigured`], which costs
-//! no record an attempt. If only some have none, these are [`Delivery::Failed`], and the others are delivered.
+//! The server says that no stream answers also while it starts or stops JetStream, or a cluster chooses the leader of a stream. So it is asked
+//! for the stream of such a subject. If there is one, the record is [`Delivery::Unconfirmed`]: an outage, which costs it no attempt. If there
+//! is none, it is [`Delivery::Failed`], and the others of the call are delivered. If no record of the call was answered, the destination itself
+//! is missing or away: the call is [`SinkError::Misconfigured`] or [`SinkError::Unavailable`], which costs no record an attempt either.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Mutex;
@@ -186,11 +188,15 @@ impl NatsSink {
         SinkError::Unavailable(format!("{}: {}", self.server.place, text_of(error)))
     }
 
-    fn no_stream(&self, subject: &str) -> String {
-        let place = &self.server.place;
-        format!(
-            "{place} has no stream for subject {subject}; create one that listens to it, or name another subject in the URL"
-        )
+    /// Why no stream answered for a subject.
+    async fn no_stream(&self, session: &Session, subject: &str) -> SinkError {
+        match session.unless_troubled(self.server.check_stream(session, subject)).await {
+            Ok(()) => SinkError::Unavailable(format!(
+                "{}: the stream of subject {subject} does not answer",
+                self.server.place
+            )),
+            Err(error) => error,
+        }
     }
 }
 
@@ -207,22 +213,27 @@ impl Sink for NatsSink {
         let session = self.session().await?;
         let answered = session.unless_troubled(self.publish(&session, records)).await?;
         if answered.iter().all(|one| matches!(one, Answered::NoStream)) {
-            // No stream answered. That is also so while a cluster chooses the leader of a stream, or JetStream is starting.
-            session.unless_troubled(self.server.check_stream(&session, self.subject_of(&records[0]))).await?;
-            let subject = self.subject_of(&records[0]);
-            return Err(SinkError::Unavailable(format!(
-                "{}: the stream of subject {subject} does not answer",
-                self.server.place
-            )));
+            return Err(self.no_stream(&session, self.subject_of(&records[0])).await);
+        }
+        let mut missing = HashMap::new();
+        let mut deliveries = Vec::with_capacity(records.len());
+        for (one, record) in answered.into_iter().zip(records) {
+            let subject = self.subject_of(record);
+            deliveries.push(match one {
+                Answered::As(delivery) => delivery,
+                Answered::NoStream => {
+                    if !missing.contains_key(subject) {
+                        missing.insert(subject, self.no_stream(&session, subject).await);
+                    }
+                    match missing[subject].clone() {
+                        SinkError::Unavailable(reason) => Delivery::Unconfirmed { reason },
+                        SinkError::Misconfigured(reason) => Delivery::Failed { reason, retry_after: None },
+                    }
+                }
+            });
         }
         self.put_back(session);
-        let deliveries = answered.into_iter().zip(records).map(|(one, record)| match one {
-            Answered::As(delivery) => delivery,
-            Answered::NoStream => {
-                Delivery::Failed { reason: self.no_stream(self.subject_of(record)), retry_after: None }
-            }
-        });
-        Ok(deliveries.collect())
+        Ok(deliveries)
     }
 
     async fn check(&self) -> Result<(), SinkError> {
