@@ -237,6 +237,45 @@ pub async fn nothing_is_counted_twice(case: &Case) {
     assert!(scene.records().await.iter().all(|record| groups_of(record).0 == ["late", "workers"]));
 }
 
+/// A batch may find records that require the group already: an operator started it, or the group was resurrected before
+/// it was released from them. What the group has done since the last step of tracking completes such a record.
+pub async fn records_that_require_the_group_already_are_completed(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.publish(6).await;
+    scene.track_all().await;
+    let completed = async || {
+        scene.track_all().await;
+        scene.records().await.iter().filter(|record| record.completed_at.is_some()).count()
+    };
+    scene.store.backfill(&scene.topic, &scene.subscription.group, &BackfillLimits::default()).await.unwrap();
+    scene.ack_next(4).await;
+    step(&scene, "w", 10).await.expect("it was started by hand");
+    assert_eq!(completed().await, 4);
+    scene.let_die(case).await;
+    scene.heartbeat("a").await;
+    scene.ack_next(1).await;
+    step(&scene, "w", 10).await.expect("the resurrection started it");
+    assert_eq!(completed().await, 5);
+    scene.ack_next(1).await;
+    assert_eq!(completed().await, 6);
+}
+
+/// What a batch set as done is unset if it is handed out again before the next step of tracking.
+pub async fn what_a_batch_set_is_unset_when_it_is_handed_out_again(case: &Case) {
+    let (scene, late) = late_joiner(case, 6).await;
+    late.ack_next(4).await;
+    step(&late, "w", 10).await.expect("it starts");
+    late.store.seek(&late.topic, &group("late"), Start::Beginning, false).await.unwrap();
+    scene.reads().await;
+    scene.track_all().await;
+    for record in scene.records().await {
+        assert_eq!(groups_of(&record), (vec!["late", "workers"], vec!["workers"], false));
+    }
+    late.reads().await;
+    scene.track_all().await;
+    assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
+}
+
 /// The checkpoint is in the database: a restart loses nothing and repeats nothing.
 pub async fn a_restart_continues_at_the_checkpoint(case: &Case) {
     let (scene, late) = late_joiner(case, 12).await;

@@ -41,6 +41,7 @@ macro_rules! conformance_postgres_cases {
                 a_late_message_survives_cleanup,
                 a_late_message_survives_cleanup_in_reference_counting,
                 a_late_message_gets_its_record,
+                a_late_message_below_the_start_is_completed,
                 a_group_that_dies_under_open_transactions_misses_nothing,
                 now_is_exact_among_cleanups_and_open_transactions,
                 a_heartbeat_does_not_wait_for_a_locked_row,

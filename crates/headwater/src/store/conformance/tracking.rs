@@ -171,6 +171,27 @@ pub async fn what_is_handed_out_again_is_unset(case: &Case) {
     assert_eq!(record(&scene, 4).await, shows(&both, &both, true));
 }
 
+/// A group that is resurrected before it was released from its records: what is handed out to it again is unset there.
+pub async fn a_resurrection_unsets_what_is_handed_out_again(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let dies = scene.subscribe("dies", Start::Beginning).await;
+    scene.publish(4).await;
+    dies.ack_next(2).await;
+    scene.track_all().await;
+    dies.let_die(case).await;
+    scene.store.seek(&scene.topic, &group("dies"), Start::Beginning, false).await.unwrap();
+    dies.heartbeat("a").await;
+    scene.reads().await;
+    scene.track_all().await;
+    let both = ["dies", "workers"];
+    for offset in 1..=4 {
+        assert_eq!(record(&scene, offset).await, shows(&both, &["workers"], false), "offset {offset}");
+    }
+    dies.reads().await;
+    scene.track_all().await;
+    assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
+}
+
 /// A completion record has space for a limited number of groups: one more is refused, with the way out. A bit is free
 /// again only when no stored record carries it.
 pub async fn the_sixty_fifth_group_is_refused(case: &Case) {

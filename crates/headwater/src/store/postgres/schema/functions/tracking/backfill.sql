@@ -3,7 +3,8 @@
 -- A backfill covers offsets up to an end fixed when it starts. Each batch is one transaction with its checkpoint: if it is
 -- killed, the backfill continues from the last checkpoint. Setting a bit that is set changes nothing, so a repeated batch does no
 -- harm either. Between batches the group continues to consume: the record gets the group's bit, and whether the message is done
--- by then; messages done later differ from subscription.applied, and tracking sets their bits.
+-- by then; messages done later differ from subscription.applied, and tracking sets their bits. A record may have the group's bit
+-- already; if the group was the last that it waited for, it is completed here, because tracking then finds nothing to change in it.
 
 -- Backfills with their progress. In the mode offset watermark there is nothing to do: the backfill shows the progress of the group.
 CREATE OR REPLACE FUNCTION {schema}.backfills(p_subscription_id integer)
@@ -158,6 +159,7 @@ DECLARE
     v_from bigint;
     v_to bigint;
     v_span int8multirange;
+    v_done int8multirange;
     v_mask bigint;
     v_progress record;
     v_r record;
@@ -183,23 +185,22 @@ BEGIN
     v_from := greatest(b.checkpoint, e.pending_from - 1);
     v_to := least(v_from + least(p_max, b.batch_max), b.last_offset);
     v_span := int8multirange(int8range(v_from + 1, greatest(v_to, v_from) + 1));
+    v_done := v_span - v_progress.pending - v_progress.gaps;
     -- Done and not done, range by range: a record gets both bits, or only the required one.
     FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done
-               FROM (VALUES (true), (false)) kind (done),
-                    unnest(CASE WHEN kind.done THEN v_span - v_progress.pending - v_progress.gaps
-                                ELSE v_span * (v_progress.pending + v_progress.gaps) END) r
+               FROM (VALUES (true), (false)) kind (done), unnest(CASE WHEN kind.done THEN v_done ELSE v_span - v_done END) r
     LOOP
         UPDATE {schema}.completion_record r
-        SET required = r.required | v_mask, completed = CASE WHEN v_r.done THEN r.completed | v_mask ELSE r.completed & ~v_mask END
+        SET required = r.required | v_mask, completed = CASE WHEN v_r.done THEN r.completed | v_mask ELSE r.completed & ~v_mask END,
+            completed_at = CASE WHEN v_r.done AND r.required | v_mask = r.completed | v_mask THEN v_now END
         WHERE r.topic_id = e.topic_id AND r.message_offset BETWEEN v_r.first AND v_r.last AND r.completed_at IS NULL
           AND (r.required & v_mask = 0 OR v_r.done <> (r.completed & v_mask <> 0));
         GET DIAGNOSTICS v_count = ROW_COUNT;
         changed := changed + v_count;
     END LOOP;
-    -- Messages now required and not done must differ from "applied" once they are done, whatever was applied before.
-    UPDATE {schema}.subscription s
-    SET applied = s.applied - v_span * (v_progress.pending + v_progress.gaps)
-    WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_progress.pending + v_progress.gaps));
+    -- What was set is applied, and nothing else, whatever was applied before: tracking finds what differs from it later.
+    UPDATE {schema}.subscription s SET applied = s.applied - v_span + v_done
+    WHERE s.subscription_id = p_subscription_id AND s.applied * v_span <> v_done;
     processed := v_to - b.checkpoint;
     UPDATE {schema}.backfill x
     SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,

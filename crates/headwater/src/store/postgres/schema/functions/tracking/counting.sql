@@ -66,13 +66,13 @@ BEGIN
         v_first := v_first + v_left_out;
         v_bit := coalesce(p.bit, {schema}.free_bit(t.topic_id));
         -- Nothing has to be set for messages done already: no pending record has its bit, and a backfill sets it together with the
-        -- completion. But if it counts again before it was released from all records, some still have its bit: then all is
-        -- applied again.
+        -- completion. But if it counts again before it was released from all records, some still have its bit, and what was
+        -- applied to them when it stopped counting: tracking applies what differs from that.
         UPDATE {schema}.subscription s
         SET bit = v_bit, required_from = p.next_offset, released_until = NULL,
             applied = CASE WHEN s.released_until IS NULL
                 THEN int8multirange(int8range(e.first_offset, greatest(e.tracked_until + 1, e.first_offset))) - p.pending - v_gaps
-                ELSE '{}' END
+                ELSE s.applied END
         WHERE s.subscription_id = p_subscription_id;
     END IF;
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = p_subscription_id;

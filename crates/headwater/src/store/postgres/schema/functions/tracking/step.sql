@@ -64,26 +64,26 @@ DECLARE
 BEGIN
     made := 0;
     completed := 0;
-    -- Required from the group's start, and for late messages before it that were handed out to the group.
-    SELECT array_agg(p.bit), array_agg(q.required), array_agg(q.required - p.pending)
+    -- Required from the group's start, and for late messages before it that were handed out to the group. A late message that the
+    -- group has done since is held no more, but its record requires the group: so what is done counts wherever it is required.
+    SELECT array_agg(p.bit), array_agg(int8multirange(int8range(p.required_from, NULL)) + p.held), array_agg(p_span - p.pending)
     INTO v_bits, v_required, v_done
     FROM unnest(p_progress) p
-    CROSS JOIN LATERAL (SELECT int8multirange(int8range(p.required_from, NULL)) + p.held AS required) q
     WHERE p.bit IS NOT NULL AND p.counts;
     SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.completion_record r
     WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
     FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
         INSERT INTO {schema}.completion_record (topic_id, message_offset, required, completed, completed_at)
-        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END
+        SELECT p_topic_id, m.message_offset, s.one, s.two & s.one, CASE WHEN s.one = s.two & s.one THEN p_now END
         FROM {schema}.messages(p_topic_id, s.first_offset, s.last_offset) m;
         GET DIAGNOSTICS v_count = ROW_COUNT;
         made := made + v_count;
-        completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;
+        completed := completed + CASE WHEN s.one = s.two & s.one THEN v_count ELSE 0 END;
     END LOOP;
     FOR s IN SELECT * FROM {schema}.segments(p_span * v_there, v_bits, v_required, v_done) LOOP
         UPDATE {schema}.completion_record r
-        SET required = r.required | s.one, completed = r.completed | s.two,
-            completed_at = CASE WHEN r.required | s.one = r.completed | s.two THEN p_now END
+        SET required = r.required | s.one, completed = (r.completed | s.two) & (r.required | s.one),
+            completed_at = CASE WHEN (r.completed | s.two) & (r.required | s.one) = r.required | s.one THEN p_now END
         WHERE r.topic_id = p_topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset AND r.completed_at IS NULL;
     END LOOP;
 END $$;
