@@ -7,6 +7,7 @@
 //! earlier reading, and deadlines in rows that a transaction has locked while deadlines are moved are not moved.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use deadpool_postgres::Object;
@@ -19,8 +20,10 @@ use super::{PostgresStore, fault};
 use crate::clock::guard::{Memory, READ_EVERY, Reading, Stored, step_ms};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often the clock is read again because another process stored a reading first.
+/// How often the clock is read again because another process stored a reading first, or is storing one.
 const READS_MAX: u32 = 8;
+/// The pause before the clock is read again; it is doubled each time.
+const READ_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// How often a statement is repeated that was refused because of a step.
 const REFUSED_MAX: u32 = 3;
 
@@ -118,8 +121,15 @@ pub(super) fn estimated(store: &PostgresStore) -> Timestamp {
 }
 
 /// Reads the clock, and moves deadlines if it stepped.
+///
+/// If other processes hold the stored time for as long as this tries and this process found no step, the last reading stays: the
+/// next call reads again.
 pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
-    for _ in 0..READS_MAX {
+    let mut stepped = false;
+    for tries in 0..READS_MAX {
+        if tries > 0 {
+            tokio::time::sleep(READ_AGAIN_AFTER * 2_u32.pow(tries - 1)).await;
+        }
         let (doing, read) = ("reading the clock", &store.statements.clock_read);
         let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
@@ -135,8 +145,9 @@ pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
             moved_ms: stored(&rows[0], "moved_ms")?,
         };
         let mut step_ms = step_ms(memory.as_ref(), &reading, &kept);
+        stepped = step_ms != 0;
         let steady = memory.is_some_and(|memory| memory.is_steady());
-        if step_ms != 0 || is_due(&kept, reading.now_ms, steady) {
+        if stepped || is_due(&kept, reading.now_ms, steady) {
             let injected = store.clock.injected();
             let params: [&(dyn ToSql + Sync); 5] = [&kept.moved_ms, &step_ms, &now, &steady, &injected];
             let moved = &store.statements.clock_move;
@@ -156,7 +167,10 @@ pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
         *store.guard.0.lock().expect("no panic while held") = Some(memory);
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Busy, "the clock keeps stepping; try again"))
+    match stepped {
+        true => Err(Error::new(ErrorKind::Busy, "the clock keeps stepping; try again")),
+        false => Ok(()),
+    }
 }
 
 /// Whether the time must be stored: once for all processes that read it at about the same moment.

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
+use crate::store::postgres::clock;
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -42,6 +43,27 @@ async fn a_head_that_waits_since_the_future_steps_on() {
         "the head does not wait longer than gap_patience"
     );
     drop(open);
+    scene.drop().await;
+}
+
+/// Hundreds of processes find at the same moment that the stored time is old. None waits for the one that stores it: a
+/// heartbeat reads the clock first.
+#[tokio::test]
+async fn storing_the_time_waits_for_no_session() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let (other, client) = (scene.client().await, scene.client().await);
+    let run = async |client: &Client, text: &str| client.batch_execute(&scene.sql(text)).await.unwrap();
+    run(&client, "UPDATE {schema}.clock SET latest_at = NULL").await;
+    run(&other, "BEGIN; SELECT FROM {schema}.clock FOR UPDATE").await;
+    let began = Instant::now();
+    clock::check(&store, clock::On::Leases).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2), "it waited for {:?}", began.elapsed());
+    let is_stored = "SELECT (latest_at IS NOT NULL)::int::int8 FROM {schema}.clock";
+    assert_eq!(scene.number(&client, is_stored).await, 0);
+    run(&other, "COMMIT").await;
+    clock::check(&store, clock::On::Leases).await.unwrap();
+    assert_eq!(scene.number(&client, is_stored).await, 1, "the next reading is stored");
     scene.drop().await;
 }
 

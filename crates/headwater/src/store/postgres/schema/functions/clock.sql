@@ -31,6 +31,10 @@ $$;
 -- process moved them since: p_moved_ms is no longer the stored value. Two processes that detect the same step are serialized by
 -- the row. False as well if the clock shows another time now: it stepped since, or p_read was never read from it.
 --
+-- Only to store the time, no process waits for another that has locked the row: hundreds of them read the clock before each
+-- heartbeat, and all find at the same moment that the stored time is old. The result is false, because the other one may be moving
+-- deadlines; the caller reads the clock again.
+--
 -- Rows locked by another transaction are skipped, because waiting for them could be a deadlock: a claim or settlement that works on
 -- them at this moment sets new times or removes them.
 CREATE OR REPLACE FUNCTION {schema}.move_clock(
@@ -46,6 +50,12 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
+    IF p_step_ms = 0 THEN
+        PERFORM FROM {schema}.clock c WHERE c.moved_ms = p_moved_ms FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
     UPDATE {schema}.clock c
     SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_read) ELSE p_read END,
         steady_at = CASE WHEN p_steady THEN p_read ELSE c.steady_at + v_step END,

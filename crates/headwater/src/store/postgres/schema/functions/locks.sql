@@ -1,12 +1,12 @@
 -- The order of locks, and how claims and operators exclude each other.
 --
 -- The topic's row in "topic_range" is the lock of maintenance: every function that removes messages, writes completion records or
--- moves a subscription's position in the log (subscribe, resurrect, seek, redrive, cancel) locks it FOR UPDATE in its
--- transaction, and reads the data only after it has the lock. Claims, settlements and publishing never lock it.
+-- moves a subscription's position in the log (subscribe, resurrect, seek, cancel) locks it FOR UPDATE in its transaction, redrive
+-- FOR SHARE, and reads the data only after it has the lock. Claims, settlements and publishing never lock it.
 --
 -- The order in which every function that waits for locks takes them:
 --
---   topic_range (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
+--   clock, topic_range (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
 --   outstanding (by subscription, lane, first_offset), owner (by name), activity (by subscription, owner), outbox_entry (by id),
 --   dead_letter (by id)
 --
