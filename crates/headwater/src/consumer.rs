@@ -219,8 +219,8 @@ impl ConsumerBuilder {
     /// the process extends leases and sends heartbeats. Handlers may block their threads, even all of them: that delays
     /// other messages of this program, and hands none of them to another process. A lease ends early if the process is
     /// stopped (SIGSTOP, a suspended machine) or disconnected for longer than 15 s; a handler can check
-    /// [`Context::is_lost`]. A member inside SQLite's transactions runs on the writer thread, and must take less time
-    /// than that.
+    /// [`Context::is_lost`](crate::Context::is_lost). A member inside SQLite's transactions runs on the writer thread,
+    /// and must take less time than that.
     ///
     /// An opened [`Consumer`] extends the leases it has not handed out yet, and those that
     /// [`Batch::handle`](crate::Batch::handle) works on. A batch that the program settles itself has to be

@@ -204,7 +204,7 @@
 //! for switching it off.
 //!
 //! # Processes
-//! A [process](process) (saga) has several steps, each a command to a topic with a time-out, attempts and a compensation.
+//! A [`process`] (saga) has several steps, each a command to a topic with a time-out, attempts and a compensation.
 //! [`Headwater::processes`] starts, finds and manages them: killed anywhere, a process continues where it was, and a command has
 //! its effect once.
 //!

@@ -27,6 +27,25 @@ pub enum Verdict {
     Release,
 }
 
+impl Verdict {
+    /// Whether the message is done, so that its effects are kept.
+    pub(crate) fn is_done(&self) -> bool {
+        match self {
+            Verdict::Done | Verdict::Skip => true,
+            Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Bury(_) | Verdict::Release => false,
+        }
+    }
+
+    /// Whether the handler failed, with a reason.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_failure(&self) -> bool {
+        match self {
+            Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Bury(_) => true,
+            Verdict::Done | Verdict::Skip | Verdict::Release => false,
+        }
+    }
+}
+
 /// The outcome of one range of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -89,9 +108,7 @@ impl Settlement {
         if let Parts::Each(parts) = &mut self.parts {
             parts.sort_by_key(|(range, _)| *range);
             for (_, outcome) in parts {
-                if let Outcome::Retry { error, .. } | Outcome::Bury { error } = outcome {
-                    bound_error_text(error);
-                }
+                outcome.bound_text();
             }
         }
         self.check()?;
@@ -114,10 +131,10 @@ impl Settlement {
     }
 }
 
-/// The fields of an outcome as PostgreSQL's functions take them.
-#[cfg(feature = "postgres")]
+/// The rules of an outcome. Every match names all variants: a new one has to answer each question.
 impl Outcome {
     /// Its name in SQL.
+    #[cfg(feature = "postgres")]
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Outcome::Ack => "ack",
@@ -132,7 +149,7 @@ impl Outcome {
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self {
             Outcome::Retry { after, .. } => Some(*after),
-            _ => None,
+            Outcome::Ack | Outcome::Bury { .. } | Outcome::Release | Outcome::Park { .. } => None,
         }
     }
 
@@ -140,7 +157,7 @@ impl Outcome {
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error),
-            _ => None,
+            Outcome::Ack | Outcome::Release | Outcome::Park { .. } => None,
         }
     }
 
@@ -149,12 +166,19 @@ impl Outcome {
         match self {
             Outcome::Retry { key, .. } => key.as_deref(),
             Outcome::Park { key } => Some(key),
-            _ => None,
+            Outcome::Ack | Outcome::Bury { .. } | Outcome::Release => None,
         }
     }
-}
 
-impl Outcome {
+    /// Whether it counts as an attempt that failed.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn counts_attempt(&self) -> bool {
+        match self {
+            Outcome::Retry { .. } | Outcome::Bury { .. } => true,
+            Outcome::Ack | Outcome::Release | Outcome::Park { .. } => false,
+        }
+    }
+
     /// Whether it is handed out again, so that waiters are woken and later messages of its key wait.
     pub(crate) fn comes_again(&self) -> bool {
         match self {
@@ -163,20 +187,33 @@ impl Outcome {
         }
     }
 
+    /// In a lane: later messages of the key wait for this one if it is handed out again.
+    pub(crate) fn hold_key(&mut self, own: &str) {
+        match self {
+            Outcome::Retry { key, .. } => *key = Some(own.to_owned()),
+            // Parked behind no message: due at once, and later messages of the key wait for it.
+            Outcome::Release => *self = Outcome::Park { key: own.to_owned() },
+            Outcome::Ack | Outcome::Bury { .. } | Outcome::Park { .. } => {}
+        }
+    }
+
+    /// Cuts the reason to its limit.
+    fn bound_text(&mut self) {
+        match self {
+            Outcome::Retry { error, .. } | Outcome::Bury { error } => bound_error_text(error),
+            Outcome::Ack | Outcome::Release | Outcome::Park { .. } => {}
+        }
+    }
+
+    /// Checks that an engine can accept it: the delay, the text and the key within their limits.
     fn check(&self) -> Result<()> {
-        match self {
-            Outcome::Retry { after, .. } if *after > DELAY_MAX => {
-                return Err(Error::invalid("retry delay", "longer than 366 days"));
-            }
-            Outcome::Retry { error, .. } | Outcome::Bury { error } if !is_bounded(error) => {
-                return Err(Error::invalid("error", "longer than its limit, or with NUL"));
-            }
-            _ => {}
+        if self.delay().is_some_and(|delay| delay > DELAY_MAX) {
+            return Err(Error::invalid("retry delay", "longer than 366 days"));
         }
-        match self {
-            Outcome::Retry { key: Some(key), .. } | Outcome::Park { key } => check_name("key", key),
-            _ => Ok(()),
+        if self.error().is_some_and(|error| !is_bounded(error)) {
+            return Err(Error::invalid("error", "longer than its limit, or with NUL"));
         }
+        self.key().map_or(Ok(()), |key| check_name("key", key))
     }
 }
 
@@ -298,7 +335,7 @@ pub(crate) fn with_followers_held(
     let named: HashMap<Offset, bool> = verdicts
         .iter()
         .map(|(offset, verdict)| {
-            let handled = matches!(verdict, Verdict::Done | Verdict::Skip | Verdict::Bury(_));
+            let handled = verdict.is_done() || matches!(verdict, Verdict::Bury(_));
             (*offset, handled)
         })
         .collect();
@@ -336,15 +373,13 @@ pub(crate) fn outcomes_of(
             others.push((message.offset, Outcome::Park { key: key.to_owned() }));
             continue;
         }
-        let outcome = match (decide(verdict, lease.attempt, policy, jitter_of(message)), key) {
-            (Outcome::Ack, _) => continue,
-            (Outcome::Retry { after, error, .. }, Some(key)) => {
-                Outcome::Retry { after, error, key: Some(key.to_owned()) }
-            }
-            // Parked behind no message: due at once, and later messages of the key wait for it.
-            (Outcome::Release, Some(key)) => Outcome::Park { key: key.to_owned() },
-            (outcome, _) => outcome,
-        };
+        let mut outcome = decide(verdict, lease.attempt, policy, jitter_of(message));
+        if outcome == Outcome::Ack {
+            continue;
+        }
+        if let Some(key) = key {
+            outcome.hold_key(key);
+        }
         waiting.became(message, &outcome);
         others.push((message.offset, outcome));
     }

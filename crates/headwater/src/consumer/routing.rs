@@ -93,11 +93,7 @@ impl Group {
         let mut outcome = self.guard.decide_one(call, verdict, &work.policy);
         // In a lane later messages of the key wait for it.
         if let Some(own) = message.key.as_ref().filter(|_| work.lease.lane.is_some()) {
-            match &mut outcome {
-                Outcome::Retry { key, .. } => *key = Some(own.clone()),
-                Outcome::Release => outcome = Outcome::Park { key: own.clone() },
-                _ => {}
-            }
+            outcome.hold_key(own);
         }
         work.finish(message.offset, outcome)
     }

@@ -180,12 +180,10 @@ pub(crate) async fn in_postgres(
 /// The verdict on the message whose handler ran last in a transaction that failed.
 #[cfg(feature = "postgres")]
 fn charged(said: Verdict, error: &Error) -> Verdict {
-    match said {
-        Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Bury(_) => said,
-        Verdict::Done | Verdict::Skip | Verdict::Release => {
-            Verdict::Failed(format!("the transaction failed after the handler had run: {error}"))
-        }
+    if said.is_failure() {
+        return said;
     }
+    Verdict::Failed(format!("the transaction failed after the handler had run: {error}"))
 }
 
 /// Handles the first messages of a slice. `ran` is set to the last one whose handler was started, and to its verdict.
@@ -215,7 +213,7 @@ async fn try_in_postgres(
         let call = group.guard.call(slice.call(at..at + 1), Instant::now(), help, start);
         let mut verdict = call.await.unwrap_or_else(|verdict| verdict);
         *ran = Some((at, verdict.clone()));
-        if matches!(verdict, Verdict::Done | Verdict::Skip)
+        if verdict.is_done()
             && let Err(error) = transaction.release_savepoint().await
         {
             if error.is_retryable() {
@@ -224,7 +222,7 @@ async fn try_in_postgres(
             // The handler ignored an error that had aborted the transaction: its message failed, and only that one.
             verdict = Verdict::Failed(format!("a statement of the handler failed: {error}"));
         }
-        if !matches!(verdict, Verdict::Done | Verdict::Skip) {
+        if !verdict.is_done() {
             transaction.rollback_to_savepoint().await?;
         }
         run.said(at, verdict);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::report::Call;
 use super::run::HandlerGuard;
 use crate::observe::errors::excerpt;
-use crate::settle::{RetryPolicy, Verdict};
+use crate::settle::{Outcome, RetryPolicy, Verdict, decide};
 
 /// What happens to a message whose payload cannot be decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,17 +57,11 @@ impl HandlerGuard {
     /// The verdict that counts. Burials in a row are counted here; one that exceeds the limit, or comes while the group
     /// pauses itself, becomes a release.
     pub(crate) fn judged(&self, call: Call<'_>, verdict: Verdict, policy: &RetryPolicy) -> Verdict {
-        let error = match &verdict {
-            Verdict::Done | Verdict::Skip => {
-                self.burials.reset();
-                return verdict;
-            }
-            Verdict::Bury(error) => error,
-            Verdict::Failed(error) | Verdict::RetryAfter(_, error) if call.attempt >= policy.max_attempts => {
-                error
-            }
-            Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Release => return verdict,
-        };
+        let outcome = decide(verdict.clone(), call.attempt, policy, 0.0);
+        if outcome == Outcome::Ack {
+            self.burials.reset();
+        }
+        let Outcome::Bury { error } = outcome else { return verdict };
         if self.serve_state.own_pause.is_on() {
             return Verdict::Release;
         }
@@ -77,7 +71,7 @@ impl HandlerGuard {
             let offset = call.messages[0].offset;
             self.serve_state.own_pause.ask(format!(
                 "{max} messages in a row became dead letters, the last at offset {offset}: {}",
-                excerpt(error)
+                excerpt(&error)
             ));
         }
         if count > max { Verdict::Release } else { verdict }

@@ -72,11 +72,27 @@ impl HandlerGuard {
         outcome
     }
 
-    fn count_one(&self, call: Call<'_>, outcome: &Outcome, policy: &RetryPolicy) {
+    /// Counts and reports the outcome of one message that was claimed by ticket. Its id and its member are unknown here.
+    pub(crate) fn settled_by_ticket(&self, offset: Offset, attempt: u32, outcome: &Outcome) {
+        self.count_outcome(outcome);
+        let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         match outcome {
-            Outcome::Ack => self.metrics.acked.add(1),
+            Outcome::Retry { after, error, .. } => tracing::debug!(
+                %topic, %group, offset = offset.0, attempt, error = excerpt(error), ?after,
+                "message failed, will be retried"
+            ),
+            Outcome::Bury { error } => tracing::warn!(
+                %topic, %group, offset = offset.0, attempt, error = excerpt(error), "message buried"
+            ),
+            Outcome::Ack | Outcome::Release | Outcome::Park { .. } => {}
+        }
+    }
+
+    /// Counts and reports the outcome of one message.
+    fn count_one(&self, call: Call<'_>, outcome: &Outcome, policy: &RetryPolicy) {
+        self.count_outcome(outcome);
+        match outcome {
             Outcome::Retry { after, error, .. } => {
-                self.metrics.retried.add(1);
                 self.keep(call, "retried", error);
                 if call.attempt + 1 == policy.max_attempts {
                     log_call!(Level::INFO, self, call, error, ?after, "message failed, one attempt is left");
@@ -85,10 +101,19 @@ impl HandlerGuard {
                 }
             }
             Outcome::Bury { error } => {
-                self.metrics.buried.add(1);
                 self.keep(call, "buried", error);
                 log_call!(Level::WARN, self, call, error, "message buried");
             }
+            Outcome::Ack | Outcome::Release | Outcome::Park { .. } => {}
+        }
+    }
+
+    /// Counts one outcome.
+    fn count_outcome(&self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Ack => self.metrics.acked.add(1),
+            Outcome::Retry { .. } => self.metrics.retried.add(1),
+            Outcome::Bury { .. } => self.metrics.buried.add(1),
             Outcome::Release | Outcome::Park { .. } => {}
         }
     }

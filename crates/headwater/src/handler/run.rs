@@ -318,9 +318,7 @@ impl HandlerGuard {
         };
         let took = started.elapsed();
         let ended = match (ended, self.timeout) {
-            (Ended::Said(Verdict::Done | Verdict::Skip), Some(limit)) if took > limit => {
-                Ended::TooLong(limit)
-            }
+            (Ended::Said(verdict), Some(limit)) if verdict.is_done() && took > limit => Ended::TooLong(limit),
             (ended, _) => ended,
         };
         self.verdict_of(call, took, ended).unwrap_or_else(|verdict| verdict)

@@ -13,8 +13,7 @@ use crate::error::{ErrorKind, Result};
 use crate::lease::{LeaseId, OffsetRange};
 use crate::limits::CLAIM_MESSAGES_MAX;
 use crate::message::Offset;
-use crate::observe::errors::excerpt;
-use crate::settle::{Outcome, Settlement, Verdict, bound_error_text, decide};
+use crate::settle::{Outcome, Settlement, Verdict, decide};
 use crate::subscription::Subscription;
 
 /// How many offsets of a lane are read at a time.
@@ -133,7 +132,7 @@ impl Claims {
                 decided: Vec::new(),
                 followers: Vec::new(),
             });
-            planned.decided.push(Decided { ticket, outcome: bounded(outcome), held_back: false, at });
+            planned.decided.push(Decided { ticket, outcome, held_back: false, at });
         }
         let mut planned: Vec<Planned<'a>> = leases.into_values().collect();
         for one in &mut planned {
@@ -166,7 +165,7 @@ impl Claims {
                 }
             } else if let Some(decided) = decided.filter(|decided| decided.outcome.comes_again()) {
                 waiting.insert(key);
-                hold_key(&mut decided.outcome, key);
+                decided.outcome.hold_key(key);
             }
         }
         Ok(())
@@ -223,28 +222,10 @@ impl Claims {
 
     /// Counts and reports what was settled.
     fn settled(&self, decided: &[Decided<'_>], results: &mut [Settled]) {
-        let group = &self.0.group;
-        let mut acked = 0;
         for Decided { ticket, outcome, held_back, at } in decided {
             results[*at] = if *held_back { Settled::Lost } else { Settled::Settled };
-            let (topic, name) = (&group.subscription.topic.name, &group.subscription.group);
-            let (offset, attempt) = (ticket.offset.0, ticket.attempt);
-            match outcome {
-                Outcome::Ack => acked += 1,
-                Outcome::Retry { error, after, .. } => {
-                    group.metrics.retried.add(1);
-                    let error = excerpt(error);
-                    tracing::debug!(%topic, group = %name, offset, attempt, error, ?after, "message failed, will be retried");
-                }
-                Outcome::Bury { error } => {
-                    group.metrics.buried.add(1);
-                    let error = excerpt(error);
-                    tracing::warn!(%topic, group = %name, offset, attempt, error, "message buried");
-                }
-                Outcome::Release | Outcome::Park { .. } => {}
-            }
+            self.0.group.guard.settled_by_ticket(ticket.offset, ticket.attempt, outcome);
         }
-        group.metrics.acked.add(acked);
     }
 }
 
@@ -288,24 +269,7 @@ impl Decided<'_> {
     }
 }
 
-/// In a lane a message that is handed out again holds back later ones of its key.
-fn hold_key(outcome: &mut Outcome, of_message: &str) {
-    match outcome {
-        Outcome::Retry { key, .. } => *key = Some(of_message.to_owned()),
-        Outcome::Release => *outcome = Outcome::Park { key: of_message.to_owned() },
-        _ => {}
-    }
-}
-
 /// Whether a settlement found its ticket lost, or made up.
 fn is_lost(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::LeaseLost | ErrorKind::InvalidInput)
-}
-
-/// With its text within the limit: the store would refuse the whole settlement.
-fn bounded(mut outcome: Outcome) -> Outcome {
-    if let Outcome::Retry { error, .. } | Outcome::Bury { error } = &mut outcome {
-        bound_error_text(error);
-    }
-    outcome
 }

@@ -189,11 +189,7 @@ impl<'w, 'c> Open<'w, 'c> {
 
     /// A verdict, unless it claims success although a statement failed.
     fn sound(&self, verdict: Verdict) -> Result<Verdict> {
-        if matches!(verdict, Verdict::Done | Verdict::Skip) {
-            self.check().map(|()| verdict)
-        } else {
-            Ok(verdict)
-        }
+        if verdict.is_done() { self.check().map(|()| verdict) } else { Ok(verdict) }
     }
 
     /// Whether every statement succeeded.

@@ -163,30 +163,21 @@ fn settle_parts(
 
 /// Stores a range that is redelivered, under a new token: the old token must never match it.
 fn wait(work: &Work<'_>, model: &Part, range: OffsetRange, outcome: &Outcome, now_ms: i64) -> Attempt<()> {
-    let mut part = Part {
+    debug_assert!(outcome.comes_again(), "a range that is done is not stored");
+    let part = Part {
         token: next_token(work.connection)?,
         first: range.first.0,
         last: range.last.0,
         owner: None,
-        due_at_ms: DUE_NOW,
-        parked: false,
+        due_at_ms: outcome.delay().map_or(DUE_NOW, |delay| now_ms.saturating_add(millis(delay))),
+        attempts: model.attempts + u32::from(outcome.counts_attempt()),
+        // Only a message that was not handled stays suspect.
+        suspect: model.suspect && *outcome == Outcome::Release,
+        parked: matches!(outcome, Outcome::Park { .. }),
+        key: outcome.key().map(str::to_owned).or_else(|| model.key.clone()),
+        last_error: outcome.error().map(str::to_owned).or_else(|| model.last_error.clone()),
         ..model.clone()
     };
-    match outcome {
-        Outcome::Retry { after, error, key } => {
-            part.due_at_ms = now_ms.saturating_add(millis(*after));
-            part.attempts += 1;
-            part.suspect = false;
-            part.last_error = Some(error.clone());
-            part.key = key.clone().or(part.key);
-        }
-        Outcome::Park { key } => {
-            part.suspect = false;
-            part.parked = true;
-            part.key = Some(key.clone());
-        }
-        Outcome::Release | Outcome::Ack | Outcome::Bury { .. } => {}
-    }
     part.insert(work.connection)
 }
 

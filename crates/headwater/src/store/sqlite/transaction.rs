@@ -232,10 +232,7 @@ fn handle_one(
         return Err(ended(name).into());
     }
     // A message that is not done must leave no effect: the entry is rolled back with the handler's writes.
-    let end: &[&'static str] = match verdict {
-        Verdict::Done | Verdict::Skip => &[RELEASE],
-        _ => &[ROLLBACK_TO, RELEASE],
-    };
+    let end: &[&'static str] = if verdict.is_done() { &[RELEASE] } else { &[ROLLBACK_TO, RELEASE] };
     for sql in end {
         execute(connection, sql).map_err(|error| not_ours(name, error))?;
     }

@@ -307,6 +307,32 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
     scene.drop().await;
 }
 
+/// An outcome that the functions do not know, as of a newer program, neither acks its messages nor changes their lease.
+#[tokio::test]
+async fn an_unknown_outcome_is_refused() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &["a", "b", "c"].map(NewMessage::new)).await.unwrap();
+    let lease = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    let held = store.outstanding(subscription.subscription_id, 100).await.unwrap();
+    assert_eq!(held.iter().map(|range| range.token).collect::<Vec<_>>(), [Some(lease.token)]);
+    let client = scene.client().await;
+    for outcome in ["'postpone'", "NULL"] {
+        let settle = format!(
+            "SELECT {{schema}}.settle_parts({}, {}, '{}', ARRAY[1, 2]::bigint[], ARRAY[1, 3]::bigint[],
+             ARRAY['ack', {outcome}], ARRAY[NULL, 0]::bigint[], ARRAY[NULL, 'no'], ARRAY[NULL, NULL]::text[], true, NULL)",
+            lease.token.0, lease.subscription_id, lease.owner
+        );
+        let refused = client.batch_execute(&scene.sql(&settle)).await.unwrap_err();
+        assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("HW003"), "{refused}");
+        assert_eq!(store.outstanding(subscription.subscription_id, 100).await.unwrap(), held, "{outcome}");
+    }
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
+    assert_eq!(store.outstanding(subscription.subscription_id, 100).await.unwrap(), []);
+    scene.drop().await;
+}
+
 /// Claims of all kinds, settlements and heartbeats beside operators that pause, resume and seek: no deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_and_members_never_deadlock() {

@@ -108,24 +108,26 @@ BEGIN
            r.last_error
     FROM unnest(v_held - v_settled) g;
     FOR v_part IN SELECT * FROM unnest(p_firsts, p_lasts, p_outcomes, p_delays_ms, p_errors, p_keys)
-                  AS u (first, last, outcome, delay_ms, error, key) WHERE u.outcome <> 'ack'
+                  AS u (first, last, outcome, delay_ms, error, key) WHERE u.outcome IS DISTINCT FROM 'ack'
     LOOP
         IF v_part.outcome = 'bury' THEN
             PERFORM {schema}.bury_range(r.subscription_id, v_topic, v_part.first, v_part.last, r.attempts + 1, v_part.error, r.owner, v_now);
-        ELSE
+        ELSIF v_part.outcome IN ('retry', 'release', 'park') THEN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                               suspect, parked, owner, key, last_error)
             SELECT {schema}.new_token(), v_part.first, v_part.last,
-                   CASE WHEN v_part.outcome = 'retry' THEN v_now + make_interval(secs => v_part.delay_ms / 1000.0)
-                        ELSE '-infinity' END,
+                   coalesce(v_now + make_interval(secs => v_part.delay_ms / 1000.0), '-infinity'),
                    r.subscription_id, r.attempts + (v_part.outcome = 'retry')::integer, r.lane,
                    r.suspect AND v_part.outcome = 'release', v_part.outcome = 'park', NULL,
-                   CASE WHEN v_part.outcome = 'release' THEN r.key ELSE v_part.key END,
-                   CASE WHEN v_part.outcome = 'retry' THEN v_part.error ELSE r.last_error END;
+                   coalesce(v_part.key, r.key), coalesce(v_part.error, r.last_error);
+        ELSE
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid outcome: %L of offsets %s to %s, must be ack, retry, bury, release or park',
+                v_part.outcome, v_part.first, v_part.last);
         END IF;
     END LOOP;
     -- A range may have become claimable without a publish.
-    IF r.lane IS NOT NULL OR p_outcomes && ARRAY['release', 'retry'] THEN
+    IF r.lane IS NOT NULL OR NOT p_outcomes <@ ARRAY['ack', 'bury'] THEN
         PERFORM {schema}.wake(v_topic, true, false);
     END IF;
     RETURN v_topic;
