@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -82,17 +83,20 @@ impl Maintenance {
     }
 
     /// Runs each of these jobs once, until it has nothing left to do, elected or not. A job that fails does not stop
-    /// the others; its run has the error.
+    /// the others; its run has the error. The history has these runs once the last of them has ended.
     pub async fn run_once(&self, jobs: &[Job]) -> Result<Vec<JobRun>> {
         let worker = self.worker();
         let mut runs = Vec::with_capacity(jobs.len());
         for job in jobs {
-            let mut run = worker.run(*job, &StopSignal::never()).await.run;
-            if let Err(error) = self.store.job_ran(&run).await {
+            runs.push(worker.run(*job, &StopSignal::never()).await.run);
+        }
+        // All at once: on SQLite most of them share a commit, and every other writer waits for each commit.
+        join_all(runs.iter_mut().map(async |run| {
+            if let Err(error) = self.store.job_ran(run).await {
                 run.error.get_or_insert_with(|| format!("the run was not recorded: {error}"));
             }
-            runs.push(run);
-        }
+        }))
+        .await;
         Ok(runs)
     }
 

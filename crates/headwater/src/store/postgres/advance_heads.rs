@@ -35,7 +35,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
     };
     // Small tables in which every batch replaces rows: claims are fast as long as the tables stay small.
-    vacuum(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
+    vacuum(store, &["outstanding", "cursor", "head", "gap"], 10_000).await;
     if done.promoted + done.late > 0 {
         store.hub.wake_all();
     }

@@ -21,9 +21,9 @@ use crate::store::{
 };
 use crate::topic::{TopicId, TopicStatus};
 
-/// Most messages of one step. Every other writer waits while it runs: a step of this size takes about a millisecond,
-/// and more such steps, with a pause after each, do the same work.
-pub(super) const STEP_MESSAGES_MAX: u32 = 250;
+/// Most messages of one step. Every other writer waits while it runs: a step of this size takes about half a
+/// millisecond, and more such steps, with a pause after each, do the same work.
+pub(super) const STEP_MESSAGES_MAX: u32 = 100;
 
 #[async_trait]
 impl Maintenance for SqliteStore {
