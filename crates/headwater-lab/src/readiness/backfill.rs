@@ -156,15 +156,19 @@ pub(super) async fn find(headwater: &Headwater, group: &str) -> Result<Backfill>
     backfills.into_iter().find(|backfill| backfill.group.as_str() == group).context("there is no backfill")
 }
 
+/// The same after a pause: more frequent queries would slow down the foreign transactions that are measured.
+pub(super) async fn find_again(headwater: &Headwater, group: &str) -> Result<Backfill> {
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    find(headwater, group).await
+}
+
 /// Waits until this share is done and prints the progress. Returns from when to when there was progress.
 async fn reaches(headwater: &Headwater, share: f64) -> Result<Span> {
     let mut printed = Instant::now();
     let first = find(headwater, LATE).await?.processed;
     let mut began = None;
     eventually("the backfill has done this share", Duration::from_secs(600), async || {
-        // Frequent queries would slow down the foreign transactions that are measured.
-        tokio::time::sleep(Duration::from_millis(250)).await;
-        let backfill = find(headwater, LATE).await?;
+        let backfill = find_again(headwater, LATE).await?;
         if began.is_none() && backfill.processed > first {
             began = Some(Instant::now());
         }

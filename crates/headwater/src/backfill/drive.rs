@@ -48,6 +48,7 @@ pub(crate) async fn run(
         let observed = Observed { processed: step.processed, took, quiet, beside };
         let Backfill { rate_max, batch_max, target_latency, .. } = step.backfill;
         let pause = controller.observe(&observed, OwnLimits { rate_max, batch_max, target_latency });
+        tracing::debug!(?observed, ?pause, next = controller.batch(), "backfill batch");
         if stop.rest(pause).await {
             quiet = Some(probe(store).await?);
         }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use headwater::store::BackfillState;
 use headwater::{GroupName, Headwater, Start, TopicName};
 
-use super::{TOPIC, find};
+use super::{TOPIC, find, find_again};
 use crate::check::{Floor, Job, Judged, Place, Process, Unit, eventually, progress};
 use crate::readiness::oltp::Oltp;
 
@@ -62,7 +62,7 @@ async fn one(
     })
     .await?;
     let (began, first) = (Instant::now(), find(headwater, pace).await?.processed);
-    let ends = async || Ok(find(headwater, pace).await?.state == BackfillState::Completed);
+    let ends = async || Ok(find_again(headwater, pace).await?.state == BackfillState::Completed);
     // Whichever comes first: its end, or enough of it.
     let _ = eventually("the backfill ends", hold / 2, ends).await;
     let (took, now) = (began.elapsed(), find(headwater, pace).await?);
