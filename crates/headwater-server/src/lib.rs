@@ -1,7 +1,7 @@
 //! The HTTP API, the dashboard and the metrics of a Headwater store.
 //!
 //! [`Server::bind`] takes a [`Headwater`](headwater::Headwater) and [`ServeOptions`]; [`Server::run`] serves until it has to stop, and then ends what is
-//! under way. Everything goes through the library's operator API: no code here knows an engine.
+//! under way. Everything goes through the library's public API: no code here knows an engine.
 
 mod api;
 mod app;

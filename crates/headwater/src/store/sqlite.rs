@@ -1,7 +1,7 @@
 //! The embedded engine: one SQLite file.
 //!
-//! One thread writes ([`writer`]), a few threads read ([`reader`]), and one copies the write-ahead log into the file
-//! ([`checkpoint`]). Because only one transaction writes at a time, a topic's head is its last offset and there are
+//! One thread writes (`writer.rs`), a few threads read (`reader.rs`), and one copies the write-ahead log into the file
+//! (`checkpoint.rs`). Because only one transaction writes at a time, a topic's head is its last offset and there are
 //! no gaps.
 
 use std::collections::HashMap;

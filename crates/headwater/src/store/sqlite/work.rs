@@ -58,7 +58,7 @@ pub(super) enum Kind {
     /// Writes something else that must survive a power cut.
     Define,
     /// Claims and settlements: losing one in a power cut only means that messages are redelivered. Tokens of a lost
-    /// claim may then be issued again, but no process that held them has survived.
+    /// claim are not issued again ([`next_token`](super::range::next_token)).
     Consume,
     /// Runs the program's own handlers, whose effects must survive a power cut. Always in a transaction of its own,
     /// so that a handler can affect no other command.
