@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::clock::{self, On};
@@ -56,18 +58,36 @@ pub(super) async fn heartbeat(
         .await?;
     let mut heartbeat = Heartbeat::default();
     for row in &rows {
-        if let Some(dead) = stored::<_, Option<&str>>(row, "dead_owner")? {
-            let leases = count(row, "leases")?;
-            tracing::warn!(owner = dead, leases, "owner fell silent, its leases end");
-            let topics = stored::<_, Vec<i32>>(row, "topic_ids")?;
-            topics.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
-            heartbeat.ended += leases;
-        } else {
-            heartbeat.signals.push(signal_of(store, row)?);
+        match stored::<_, Option<&str>>(row, "silent_owner")? {
+            None => heartbeat.signals.push(signal_of(store, row)?),
+            Some(silent) => match end_silent(store, silent, stored(row, "seen_at")?, silent_for).await {
+                Ok(leases) => heartbeat.ended += leases,
+                // This owner's heartbeat is stored, and the next one finds the silent owner again.
+                Err(error) => tracing::warn!(owner = silent, %error, "leases of a silent owner not ended"),
+            },
         }
     }
     assert_eq!(heartbeat.signals.len(), served.len(), "one signal for each served subscription");
     Ok(heartbeat)
+}
+
+/// Ends the leases of a silent owner, unless it sent a heartbeat since. Returns how many.
+async fn end_silent(
+    store: &PostgresStore,
+    owner: &str,
+    seen_at: Timestamp,
+    silent_for: Option<Duration>,
+) -> Result<u64> {
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&owner, &seen_at, &silent_for.map(millis), &store.clock.injected()];
+    let (doing, asked) = ("ending the leases of a silent owner", &store.statements.heartbeat_end_silent);
+    let rows = store.connections.query_leases_within(ANSWER_TIMEOUT, doing, asked, &params).await?;
+    let Some(row) = rows.first() else { return Ok(0) };
+    let leases = count(row, "leases")?;
+    tracing::warn!(owner, leases, "owner fell silent, its leases end");
+    let topics = stored::<_, Vec<i32>>(row, "topic_ids")?;
+    topics.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
+    Ok(leases)
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -142,9 +142,11 @@ statements! {
 
     // Owner, for how many ms an owner may be silent (null: it neither judges nor is judged), subscription ids, messages processed,
     // failed and filtered, rates, mean and 95th percentile of handling in microseconds (each an array), injected time. A row per
-    // subscription in their order, with its state (null: unknown); and one per silent owner whose leases it ended.
-    heartbeat: "SELECT i, topic_id, state, resurrected, missed, missed_first, missed_last, dead_owner, leases, topic_ids
+    // subscription in their order, with its state (null: unknown); and one per silent owner.
+    heartbeat: "SELECT i, topic_id, state, resurrected, missed, missed_first, missed_last, silent_owner, seen_at
         FROM {schema}.heartbeat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz)",
+    // Silent owner, when it was last seen alive, how long owners may be silent in ms, injected time. No row if it was seen since.
+    heartbeat_end_silent: "SELECT leases, topic_ids FROM {schema}.end_silent($1, $2, $3, $4::timestamptz)",
     heartbeat_depart: "SELECT {schema}.depart($1)",
     take_over_prove: take_over.prove,
     take_over_watch: take_over.watch,

@@ -41,8 +41,8 @@ BEGIN
                                  'process_add', 'process_find_by_business_key', 'process_find_by_id', 'process_insert'];
         WHEN 'consumer' THEN
             v_functions := ARRAY['advance', 'advanced_head', 'as_text', 'backfills', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
-                                 'depart', 'detect_dead', 'elapse', 'elect', 'empty_deleted_topic', 'extend_leases', 'fail_backfill', 'forget_inbox',
-                                 'forget_old', 'forget_published', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_older', 'last_taken',
+                                 'depart', 'detect_dead', 'elapse', 'elect', 'empty_deleted_topic', 'end_silent', 'extend_leases', 'fail_backfill',
+                                 'forget_inbox', 'forget_old', 'forget_published', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_older', 'last_taken',
                                  'last_taken_of', 'maintain',
                                  'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',

@@ -33,10 +33,15 @@ async fn kill(scene: &Scene) {
 
 /// Waits until a session of this namespace's functions waits for a lock.
 pub(super) async fn until_a_session_waits(scene: &Scene) {
+    until_sessions_wait(scene, 1).await;
+}
+
+/// Waits until this many sessions wait for a lock.
+pub(super) async fn until_sessions_wait(scene: &Scene, count: usize) {
     let client = scene.client().await;
     let like = format!("%{}%", scene.namespace);
     let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
-    until_true("a session waits", async || !client.query(waits, &[&like]).await.unwrap().is_empty()).await;
+    until_true("sessions wait", async || client.query(waits, &[&like]).await.unwrap().len() >= count).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

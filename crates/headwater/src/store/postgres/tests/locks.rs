@@ -1,7 +1,7 @@
 //! Which locks claims take: none that a role without rights could hold to block them, and no row lock if there is nothing
 //! to claim. And in which order operators take theirs.
 
-use super::lives::until_a_session_waits;
+use super::lives::{until_a_session_waits, until_sessions_wait};
 use super::races::{claim_of, in_time};
 use super::*;
 use crate::clock::ManualClock;
@@ -255,4 +255,48 @@ async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
     let done = other.query_one(&scene.sql("SELECT processed FROM {schema}.activity"), &[]).await.unwrap();
     assert_eq!(done.get::<_, i64>(0), 8);
     scene.drop().await;
+}
+
+/// The row of an owner that was removed as silent is gone, and its rows in "activity" stay. Two sessions that write these exclude
+/// each other by the owner's row all the same, whatever the order of the subscriptions they name.
+#[tokio::test]
+async fn sessions_of_an_owner_without_a_row_exclude_each_other() {
+    let heartbeat = |ids: &str, done: i64| {
+        format!(
+            "SELECT FROM {{schema}}.heartbeat('tester', NULL, ARRAY[{ids}], ARRAY[{done}, {done}], ARRAY[0, 0], ARRAY[0, 0],
+             ARRAY[0, 0], ARRAY[0, 0], ARRAY[0, 0], NULL)"
+        )
+    };
+    let depart = "SELECT {schema}.depart('tester')".to_owned();
+    // In which order rows are updated depends on the plan: so each of them is the one that both wait for.
+    let pairs = [
+        (depart.clone(), heartbeat("1, 2", 2)),
+        (depart, heartbeat("2, 1", 2)),
+        (heartbeat("1, 2", 2), heartbeat("1", 3)),
+        (heartbeat("2, 1", 2), heartbeat("2", 3)),
+    ];
+    for (held, (first, second)) in [1, 2].into_iter().flat_map(|held| pairs.clone().map(|pair| (held, pair)))
+    {
+        let Some(scene) = Scene::new() else { return };
+        let store = scene.open().await;
+        subscribed(&store).await;
+        store.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Beginning).await.unwrap();
+        let gate = scene.client().await;
+        gate.batch_execute(&scene.sql(&heartbeat("1, 2", 1))).await.unwrap();
+        let hold = format!(
+            "DELETE FROM {{schema}}.owner; BEGIN; SELECT FROM {{schema}}.activity WHERE subscription_id = {held} FOR UPDATE"
+        );
+        gate.batch_execute(&scene.sql(&hold)).await.unwrap();
+        let mut sessions = Vec::new();
+        for (waiting, sql) in [(1, first), (2, second)] {
+            let (client, sql) = (scene.client().await, scene.sql(&sql));
+            sessions.push(tokio::spawn(async move { client.batch_execute(&sql).await }));
+            until_sessions_wait(&scene, waiting).await;
+        }
+        gate.batch_execute("COMMIT").await.unwrap();
+        for session in sessions {
+            in_time("both sessions", session).await.unwrap().expect("no deadlock");
+        }
+        scene.drop().await;
+    }
 }

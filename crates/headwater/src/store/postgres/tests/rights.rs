@@ -99,6 +99,7 @@ async fn only_the_owner_sets_the_time() {
         "cron_fire.p_tick",
         "cron_last.p_first",
         "empty_cancelled.buried_at",
+        "end_silent.p_seen_at",
         "extend_leases.p_expected",
         "mark_failed.next_at",
         "move_clock.p_read",

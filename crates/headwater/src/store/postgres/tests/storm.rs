@@ -1,5 +1,8 @@
 //! All verbs at once, repeatedly, on the same few rows: no deadlock.
 
+use std::sync::Mutex;
+
+use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 
@@ -15,6 +18,9 @@ struct Worker {
     client: Client,
     dice: Rng,
     namespace: Namespace,
+    /// What each connection ran, by its process id: the server reports a deadlock by these.
+    ran: Arc<Mutex<Vec<(i32, String)>>>,
+    pid: i32,
     deadlocks: Vec<String>,
 }
 
@@ -26,12 +32,17 @@ impl Worker {
         params: &[&(dyn ToSql + Sync)],
     ) -> Vec<tokio_postgres::Row> {
         let sql = super::super::statements::in_namespace(sql, &self.namespace);
+        self.ran.lock().unwrap().push((self.pid, verb.to_owned()));
         match self.client.query(&sql, params).await {
             Ok(rows) => rows,
             Err(error) if error.code().is_some_and(|code| code.code() == "40P01") => {
                 let detail =
                     error.as_db_error().and_then(|error| error.detail()).unwrap_or_default().to_owned();
-                self.deadlocks.push(format!("{verb}: {detail}"));
+                let ran = self.ran.lock().unwrap();
+                let last = &ran[ran.len().saturating_sub(100)..];
+                let others =
+                    last.iter().filter(|(pid, _)| detail.contains(&pid.to_string())).collect::<Vec<_>>();
+                self.deadlocks.push(format!("{verb}: {detail}; {others:?}"));
                 Vec::new()
             }
             // A refusal of the schema's functions: the group is dead at the moment.
@@ -111,8 +122,14 @@ impl Worker {
                 self.run("depart", "SELECT {schema}.depart($1)", &[&owner]).await;
             }
             13 => {
-                let sql = "SELECT {schema}.heartbeat($1, 20, ARRAY[2, 1], $2, $2, $2, ARRAY[0, 0]::float8[], $2, $2, NULL)";
-                self.run("heartbeat", sql, &[&owner, &[done; 2].as_slice()]).await;
+                let sql = "SELECT silent_owner, seen_at
+                    FROM {schema}.heartbeat($1, 20, ARRAY[2, 1], $2, $2, $2, ARRAY[0, 0]::float8[], $2, $2, NULL)";
+                for row in self.run("heartbeat", sql, &[&owner, &[done; 2].as_slice()]).await {
+                    let (silent, seen_at) =
+                        (row.get::<_, Option<String>>(0), row.get::<_, Option<Timestamp>>(1));
+                    let sql = "SELECT {schema}.end_silent($1, $2, 20, NULL)";
+                    self.run("end silent", sql, &[&silent, &seen_at]).await;
+                }
             }
             14 => {
                 let sql = "SELECT {schema}.seek('orders', $1, 'now', NULL, NULL, false, 'tester', NULL)";
@@ -169,7 +186,7 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
     store.publish(&orders(), &vec![NewMessage::new("x"); 500]).await.unwrap();
     let seed = Uuid::now_v7().as_u64_pair().1 | 1;
     println!("seed {seed}");
-    let until = Instant::now() + LASTS;
+    let (until, ran) = (Instant::now() + LASTS, Arc::default());
     let mut workers = JoinSet::new();
     for n in 0..WORKERS {
         let client = scene.client().await;
@@ -178,8 +195,11 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
             .batch_execute("SET deadlock_timeout = '20ms'; SET statement_timeout = '10s'; SET jit = off")
             .await
             .unwrap();
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
         let mut worker = Worker {
             client,
+            ran: Arc::clone(&ran),
+            pid,
             dice: Rng::new(seed ^ (n + 1)),
             namespace: scene.namespace.clone(),
             deadlocks: Vec::new(),

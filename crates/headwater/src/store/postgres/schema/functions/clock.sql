@@ -71,7 +71,7 @@ BEGIN
     UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.outstanding x
         WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_read)
-        FOR UPDATE SKIP LOCKED));
+        ORDER BY x.subscription_id, x.lane, x.first_offset FOR UPDATE SKIP LOCKED));
     -- Claims and back-offs of the outbox, in the same way.
     UPDATE {schema}.outbox_entry e
     SET claimed_at = CASE WHEN e.status = 'CLAIMED' THEN least(e.claimed_at + v_step, p_read) ELSE e.claimed_at END,

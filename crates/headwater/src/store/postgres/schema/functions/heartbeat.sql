@@ -5,86 +5,90 @@
 -- group, and claims that hold the subscription's row, do not block it, and an idle process writes one row however many groups it
 -- serves. The last heartbeat of a subscription is computed from both tables (view "heard").
 
--- Returns one row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that
--- was silent for too long and held leases (dead_owner): these leases end. p_silent_ms is null for an owner whose leases last
--- until their deadlines, unless another heartbeat of the same owner had a value; such a heartbeat does not check other owners
--- either.
+-- Returns one row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that is
+-- silent for too long (silent_owner): the caller ends its leases, each in a transaction of its own (end_silent). p_silent_ms is null
+-- for an owner whose leases last until their deadlines, unless another heartbeat of the same owner had a value; such a heartbeat does
+-- not check other owners either.
 --
--- Locks: dead groups are handled first, because their topic ranges are locked before anything else, and only if their locks are free
--- at once or nearly: whether the process lives must not depend on the locks of one dead group. Then the owner's row, then its rows in
--- "activity", for which only sessions wait that hold the owner's row. Other owners and their leases are locked only if they are
--- free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never deadlock. A lease that is being settled or
--- extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
+-- Locks, in their order: dead groups are handled first, because their topic ranges are locked before anything else, and only if their
+-- locks are free at once or nearly: whether the process lives must not depend on the locks of one dead group. Then subscriptions that
+-- get a row in "activity", if they are free; then the owner's row, which is inserted if there is none; then those of its rows in
+-- "activity" that change. Only the session that holds the owner's row writes these, and forget_owners() inserts the row, too; so two
+-- heartbeats of an owner, or a heartbeat and a departure, exclude each other before they touch "activity". Rows of other owners are
+-- never locked here: also SKIP LOCKED may wait (functions/locks.sql), for a session that waits for this owner.
 CREATE OR REPLACE FUNCTION {schema}.heartbeat(
     p_owner text, p_silent_ms bigint, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[],
     p_rates double precision[], p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
 ) RETURNS TABLE (
     i bigint, topic_id integer, state text, resurrected boolean, missed bigint, missed_first bigint, missed_last bigint,
-    dead_owner text, leases bigint, topic_ids integer[]
+    silent_owner text, seen_at timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     v_revived integer[] := {schema}.revive_served(p_ids, p_now);
+    v_added integer[];
+    v_seen_at timestamptz;
     v_now timestamptz;
-    v_dead text;
 BEGIN
     IF cardinality(v_revived) = 0 THEN
-        -- A heartbeat lost in a crash is replaced by the next one; a lost removal of an owner restores the owner's row as well.
+        -- A heartbeat lost in a crash is replaced by the next one.
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- Locked before its rows in "activity", also if the owner serves nothing any more.
-    PERFORM FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
+    -- A new row of "activity" references its subscription, which must not be waited for: if that is locked FOR UPDATE, the next
+    -- heartbeat adds the row.
+    v_added := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s
+                     WHERE s.subscription_id = ANY (p_ids) AND s.state <> 'cancelled' AND NOT EXISTS (
+                         SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
+                     ORDER BY s.subscription_id FOR KEY SHARE OF s SKIP LOCKED);
+    SELECT w.seen_at INTO v_seen_at FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
     -- Read after the waits: heartbeats that other owners sent meanwhile must not seem to be of the future.
     v_now := coalesce(p_now, clock_timestamp());
-    PERFORM {schema}.serve_no_more(p_owner, p_ids);
     INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
     ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = w.judged OR excluded.judged;
-    UPDATE {schema}.activity a
-    SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
-        handling_p95_us = u.p95_us, serving = true, served_at = v_now
-    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
-        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.state <> 'cancelled'
-    WHERE a.subscription_id = u.id AND a.owner = p_owner
-      -- A time in the future was stored while the clock was ahead.
-      AND (NOT a.serving OR a.served_at > v_now
-           OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
-              <> (u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us));
-    -- A new row references its subscription, which must not be waited for: if that is locked FOR UPDATE, the next heartbeat adds
-    -- the row.
-    WITH free AS MATERIALIZED (
-        SELECT s.subscription_id FROM {schema}.subscription s
-        WHERE s.subscription_id = ANY (p_ids) AND s.state <> 'cancelled' AND NOT EXISTS (
-            SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
-        FOR KEY SHARE OF s SKIP LOCKED
+    WITH reported AS (
+        SELECT u.* FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+            AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+        JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.state <> 'cancelled'
+    ), changed AS MATERIALIZED (
+        SELECT a.subscription_id, r.*
+        FROM {schema}.activity a LEFT JOIN reported r ON r.id = a.subscription_id
+        WHERE a.owner = p_owner AND CASE
+            WHEN r.id IS NULL THEN a.serving AND a.subscription_id <> ALL (p_ids)
+            -- A time in the future was stored while the clock was ahead.
+            ELSE NOT a.serving OR a.served_at > v_now
+                 OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
+                    <> (r.processed, r.failed, r.filtered, r.rate, r.mean_us, r.p95_us) END
+        ORDER BY a.subscription_id FOR NO KEY UPDATE OF a
     )
+    UPDATE {schema}.activity a
+    SET processed = coalesce(c.processed, a.processed), failed = coalesce(c.failed, a.failed),
+        filtered = coalesce(c.filtered, a.filtered), rate = coalesce(c.rate, a.rate),
+        handling_mean_us = coalesce(c.mean_us, a.handling_mean_us), handling_p95_us = coalesce(c.p95_us, a.handling_p95_us),
+        -- What is no longer served was served until the last heartbeat.
+        serving = c.id IS NOT NULL, served_at = CASE WHEN c.id IS NULL THEN greatest(a.served_at, v_seen_at) ELSE v_now END
+    FROM changed c WHERE a.subscription_id = c.subscription_id AND a.owner = p_owner;
     INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
                                    handling_p95_us, serving, served_at)
     SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, true, v_now
     FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
         AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    JOIN free ON free.subscription_id = u.id
+    WHERE u.id = ANY (v_added)
     ORDER BY u.id
     ON CONFLICT (subscription_id, owner) DO NOTHING;
     RETURN QUERY
         SELECT u.i, s.topic_id, s.state, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last,
-               NULL::text, NULL::bigint, NULL::integer[]
+               NULL::text, NULL::timestamptz
         FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
         ORDER BY u.i;
-    -- A time in the future was stored while the clock was ahead: the owner counts as seen now, and not as alive until that time.
-    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
-        SELECT x.owner FROM {schema}.owner x WHERE x.judged AND x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
-    FOR v_dead IN
-        SELECT w.owner FROM {schema}.owner w
-        WHERE w.judged AND w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
-        ORDER BY w.seen_at FOR UPDATE SKIP LOCKED
-    LOOP
-        RETURN QUERY
-            SELECT NULL::bigint, NULL::integer, NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint,
-                   v_dead, e.leases, e.topic_ids
-            FROM {schema}.end_leases(v_dead, v_now) e WHERE e.leases > 0;
-    END LOOP;
+    RETURN QUERY
+        SELECT NULL::bigint, NULL::integer, NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint, w.owner, w.seen_at
+        FROM {schema}.owner w
+        WHERE w.judged AND w.owner <> p_owner
+          AND (w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0)
+               -- Stored while the clock was ahead.
+               OR p_silent_ms IS NOT NULL AND w.seen_at > v_now + interval '1 second')
+        ORDER BY w.seen_at;
 END $$;
 
 -- Resurrects those of the subscriptions that are dead. Returns which. If a lock is not free soon, none: the next heartbeat does it.
@@ -115,12 +119,3 @@ BEGIN
     END;
     RETURN v_revived;
 END $$;
-
--- Records that the owner serves only these subscriptions. For the others its last heartbeat is kept: they were served until then.
--- The caller holds the owner's row, so no other session writes these rows.
-CREATE OR REPLACE FUNCTION {schema}.serve_no_more(p_owner text, p_but integer[]) RETURNS void
-LANGUAGE sql AS $$
-    UPDATE {schema}.activity a
-    SET serving = false, served_at = greatest(a.served_at, (SELECT w.seen_at FROM {schema}.owner w WHERE w.owner = p_owner))
-    WHERE a.owner = p_owner AND a.serving AND a.subscription_id <> ALL (p_but)
-$$;

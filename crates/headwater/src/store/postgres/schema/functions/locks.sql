@@ -19,6 +19,8 @@
 -- case: the row was updated by a transaction that ends at this moment, and another has already locked the new version. The server
 -- then follows the row to its new version and waits there ("while locking updated version" in its log). So these locks keep the
 -- order, too: a claim takes claims_N and then the head, and an operator that holds a head waits for no claim of its subscription.
+-- A heartbeat locks no row of another owner: leases of silent owners end in transactions of their own, one for each owner. Sessions that
+-- wait only in this way never wait for each other in a circle: each would have locked its row after the other had begun to wait for it.
 -- One exception: the head that a claim locks FOR SHARE beside a gap (take_next) comes after its cursor. A deadlock there would need
 -- a second claim of the same group in the same microseconds; the server then aborts one of the two, which is retried.
 -- Where several rows of a table are changed they are locked first, in the order above: an UPDATE or DELETE alone locks them in the

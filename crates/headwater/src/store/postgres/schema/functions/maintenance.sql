@@ -50,7 +50,7 @@ BEGIN
                       ORDER BY 1 LIMIT p_max);
     v_activities := cardinality(v_owners);
     IF v_activities > 0 THEN
-        PERFORM {schema}.forget_owners(v_owners, v_now - interval '1 day');
+        PERFORM {schema}.forget_owners(v_owners, v_now - interval '1 day', false);
     END IF;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));

@@ -1,17 +1,19 @@
 -- Owners that end: by missing heartbeats, by a lost proof, or on purpose.
 --
 -- An owner that sends heartbeats counts as dead once they stop, long before its leases expire. The next heartbeat of another
--- owner ends those leases: their deadline becomes '-infinity', so that no clock makes their tokens valid again. The rest (a new
+-- owner returns it, and its sender ends those leases: their deadline becomes '-infinity', so that no clock makes their tokens valid again. The rest (a new
 -- token, the attempt, the flag "suspect", the log line) is done by the claim that finds them, as for any lease past its deadline.
 -- Owners that never send a heartbeat have no row here and only plain leases. Neither claims nor settlements read this table.
 
--- Ends the leases of a dead owner, and removes the owner. The caller has locked its row.
+-- Ends the leases of a dead owner, and removes the owner. The caller has locked its row, and no row of another owner. A lease that is
+-- being settled or extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
 CREATE OR REPLACE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- No index finds leases by owner: it would cost every claim and settlement, and owners die rarely.
     WITH locked AS MATERIALIZED (
-        SELECT l.token FROM {schema}.outstanding l WHERE l.owner = p_owner AND l.due_at > p_now FOR UPDATE SKIP LOCKED
+        SELECT l.token FROM {schema}.outstanding l WHERE l.owner = p_owner AND l.due_at > p_now
+        ORDER BY l.subscription_id, l.lane, l.first_offset FOR UPDATE SKIP LOCKED
     ), whole AS (
         -- A lease ends with all its rows or not at all: otherwise a running settlement could find only some of them.
         SELECT k.token FROM locked k GROUP BY k.token
@@ -23,12 +25,35 @@ BEGIN
     SELECT count(DISTINCT e.token), array_agg(DISTINCT s.topic_id) INTO leases, topic_ids
     FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id;
     IF NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.owner = p_owner AND o.due_at > p_now) THEN
-        PERFORM {schema}.serve_no_more(p_owner, '{}');
+        PERFORM FROM {schema}.activity a WHERE a.owner = p_owner AND a.serving ORDER BY a.subscription_id FOR NO KEY UPDATE;
+        UPDATE {schema}.activity a SET serving = false, served_at = greatest(a.served_at, w.seen_at)
+        FROM {schema}.owner w WHERE w.owner = p_owner AND a.owner = p_owner AND a.serving;
         DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
     END IF;
     IF leases > 0 THEN
         -- Without checking flags: a flag raised while this runs is not visible, and dead owners are rare.
         PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
+    END IF;
+END $$;
+
+-- Ends the leases of an owner that heartbeat() returned as silent: no row if it sent a heartbeat since, or held none.
+CREATE OR REPLACE FUNCTION {schema}.end_silent(p_owner text, p_seen_at timestamptz, p_silent_ms bigint, p_now {schema}.injected_time)
+RETURNS TABLE (leases bigint, topic_ids integer[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    -- A removal of an owner that is lost in a crash restores the owner's row as well.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM FROM {schema}.owner w WHERE w.owner = p_owner AND w.judged AND w.seen_at = p_seen_at FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF p_seen_at > v_now + interval '1 second' THEN
+        -- A time in the future was stored while the clock was ahead: the owner counts as seen now, and not as alive until that time.
+        UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = p_owner;
+    ELSIF p_seen_at < {schema}.before(v_now, p_silent_ms) THEN
+        RETURN QUERY SELECT e.leases, e.topic_ids FROM {schema}.end_leases(p_owner, v_now) e WHERE e.leases > 0;
     END IF;
 END $$;
 
@@ -97,10 +122,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.proof f WHERE f.owner = p_owner
 $$;
 
--- Removes owners without a heartbeat since p_before. Their counts, and when they were last seen, are kept in the row with an empty owner. Locks are taken in their
--- order (functions/locks.sql), and only locked rows are deleted: a heartbeat may have added one since. The row of the sums is
--- inserted before any other row of "activity" is locked: an insert that conflicts with another session's would wait while it holds those locks.
-CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[], p_before timestamptz) RETURNS void
+-- Removes owners without a heartbeat since p_before. Their counts, and when they were last seen, are kept in the row with an empty
+-- owner. Locks are taken in their order (functions/locks.sql), and only locked rows are deleted: a heartbeat may have added one since.
+-- An owner without a row gets one, which excludes its heartbeats. Of several owners none is waited for (p_wait): a heartbeat that
+-- holds one of them needs no other, but this session would wait for it while it holds others. The row of the sums is inserted
+-- before any other row of "activity" is locked: an insert that conflicts with another session's would wait while it holds those locks.
+CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[], p_before timestamptz, p_wait boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_ids integer[];
@@ -112,15 +139,18 @@ BEGIN
     -- A cancelled subscription may be removed meanwhile.
     v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
                    ORDER BY s.subscription_id FOR KEY SHARE);
-    v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) AND x.seen_at < p_before
-                      ORDER BY x.owner FOR UPDATE);
+    INSERT INTO {schema}.owner (owner, seen_at, judged) SELECT o, '-infinity', false FROM unnest(p_owners) o ORDER BY o
+    ON CONFLICT (owner) DO NOTHING;
+    IF p_wait THEN
+        PERFORM FROM {schema}.owner x WHERE x.owner = ANY (p_owners) FOR UPDATE;
+    END IF;
     -- An owner that sent a heartbeat since it was chosen stays, with all its rows.
-    p_owners := ARRAY(SELECT o FROM unnest(p_owners) o
-                      WHERE o = ANY (v_owners) OR NOT EXISTS (SELECT FROM {schema}.owner x WHERE x.owner = o));
+    v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) AND x.seen_at < p_before
+                      ORDER BY x.owner FOR UPDATE SKIP LOCKED);
     INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, served_at)
     SELECT u, '', 0, 0, 0, 0, 0, 0, false, '-infinity' FROM unnest(v_ids) u
     ON CONFLICT (subscription_id, owner) DO NOTHING;
-    v_rows := ARRAY(SELECT a.ctid FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
+    v_rows := ARRAY(SELECT a.ctid FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (v_owners || ''::text)
                     ORDER BY a.subscription_id, a.owner FOR UPDATE);
     WITH gone AS (
         DELETE FROM {schema}.activity a WHERE a.ctid = ANY (v_rows) AND a.owner <> '' RETURNING a.*
@@ -138,4 +168,4 @@ END $$;
 
 -- Removes an owner that leaves on purpose.
 CREATE OR REPLACE FUNCTION {schema}.depart(p_owner text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner], 'infinity') $$;
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner], 'infinity', true) $$;
