@@ -1,6 +1,6 @@
 //! Heartbeats: an owner reports that it is alive and which subscriptions it serves. The leases of silent owners end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -19,6 +19,11 @@ use crate::topic::TopicId;
 /// A heartbeat or an extension that takes longer has failed. The next one is due soon and uses another connection; repeated
 /// failures mean that the process is disconnected.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a heartbeat ends the leases of silent owners, and how long one of them may take: together less than
+/// [`ANSWER_TIMEOUT`], within which the heartbeat is answered. The next one continues.
+const ENDING_MAX: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) async fn heartbeat(
     store: &PostgresStore,
@@ -56,10 +61,11 @@ pub(super) async fn heartbeat(
             ],
         )
         .await?;
-    let mut heartbeat = Heartbeat::default();
+    let (mut heartbeat, began) = (Heartbeat::default(), Instant::now());
     for row in &rows {
         match stored::<_, Option<&str>>(row, "silent_owner")? {
             None => heartbeat.signals.push(signal_of(store, row)?),
+            Some(_) if began.elapsed() > ENDING_MAX => {}
             Some(silent) => match end_silent(store, silent, stored(row, "seen_at")?, silent_for).await {
                 Ok(leases) => heartbeat.ended += leases,
                 // This owner's heartbeat is stored, and the next one finds the silent owner again.
@@ -81,7 +87,7 @@ async fn end_silent(
     let params: [&(dyn ToSql + Sync); 4] =
         [&owner, &seen_at, &silent_for.map(millis), &store.clock.injected()];
     let (doing, asked) = ("ending the leases of a silent owner", &store.statements.heartbeat_end_silent);
-    let rows = store.connections.query_leases_within(ANSWER_TIMEOUT, doing, asked, &params).await?;
+    let rows = store.connections.query_leases_within(END_TIMEOUT, doing, asked, &params).await?;
     let Some(row) = rows.first() else { return Ok(0) };
     let leases = count(row, "leases")?;
     tracing::warn!(owner, leases, "owner fell silent, its leases end");

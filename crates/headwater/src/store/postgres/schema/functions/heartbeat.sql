@@ -13,9 +13,9 @@
 -- Locks, in their order: dead groups are handled first, because their topic ranges are locked before anything else, and only if their
 -- locks are free at once or nearly: whether the process lives must not depend on the locks of one dead group. Then subscriptions that
 -- get a row in "activity", if they are free; then the owner's row, which is inserted if there is none; then those of its rows in
--- "activity" that change. Only the session that holds the owner's row writes these, and forget_owners() inserts the row, too; so two
--- heartbeats of an owner, or a heartbeat and a departure, exclude each other before they touch "activity". Rows of other owners are
--- never locked here: also SKIP LOCKED may wait (functions/locks.sql), for a session that waits for this owner.
+-- "activity" that change. Heartbeats, departures and the end of a silent owner hold the owner's row before they write these rows, so
+-- two of them exclude each other. Rows of other owners are never locked here: also SKIP LOCKED may wait (functions/locks.sql), for a
+-- session that waits for this owner.
 CREATE OR REPLACE FUNCTION {schema}.heartbeat(
     p_owner text, p_silent_ms bigint, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[],
     p_rates double precision[], p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
@@ -28,6 +28,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_revived integer[] := {schema}.revive_served(p_ids, p_now);
     v_added integer[];
+    v_changed integer[];
     v_seen_at timestamptz;
     v_now timestamptz;
 BEGIN
@@ -42,53 +43,60 @@ BEGIN
                          SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
                      ORDER BY s.subscription_id FOR KEY SHARE OF s SKIP LOCKED);
     SELECT w.seen_at INTO v_seen_at FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
-    -- Read after the waits: heartbeats that other owners sent meanwhile must not seem to be of the future.
+    -- Read after the wait: heartbeats that other owners sent meanwhile must not seem to be of the future.
     v_now := coalesce(p_now, clock_timestamp());
     INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
     ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = w.judged OR excluded.judged;
-    WITH reported AS (
-        SELECT u.* FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+    v_changed := ARRAY(
+        SELECT a.subscription_id FROM {schema}.activity a
+        WHERE a.owner = p_owner AND a.serving AND a.subscription_id <> ALL (p_ids)
+        UNION ALL
+        SELECT a.subscription_id
+        FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
             AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
         JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.state <> 'cancelled'
-    ), changed AS MATERIALIZED (
-        SELECT a.subscription_id, r.*
-        FROM {schema}.activity a LEFT JOIN reported r ON r.id = a.subscription_id
-        WHERE a.owner = p_owner AND CASE
-            WHEN r.id IS NULL THEN a.serving AND a.subscription_id <> ALL (p_ids)
-            -- A time in the future was stored while the clock was ahead.
-            ELSE NOT a.serving OR a.served_at > v_now
-                 OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
-                    <> (r.processed, r.failed, r.filtered, r.rate, r.mean_us, r.p95_us) END
-        ORDER BY a.subscription_id FOR NO KEY UPDATE OF a
-    )
-    UPDATE {schema}.activity a
-    SET processed = coalesce(c.processed, a.processed), failed = coalesce(c.failed, a.failed),
-        filtered = coalesce(c.filtered, a.filtered), rate = coalesce(c.rate, a.rate),
-        handling_mean_us = coalesce(c.mean_us, a.handling_mean_us), handling_p95_us = coalesce(c.p95_us, a.handling_p95_us),
+        JOIN {schema}.activity a ON a.subscription_id = u.id AND a.owner = p_owner
+        -- A time in the future was stored while the clock was ahead.
+        WHERE NOT a.serving OR a.served_at > v_now
+           OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
+              <> (u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us));
+    IF cardinality(v_changed) > 0 THEN
+        PERFORM FROM {schema}.activity a WHERE a.subscription_id = ANY (v_changed) AND a.owner = p_owner
+        ORDER BY a.subscription_id FOR NO KEY UPDATE;
         -- What is no longer served was served until the last heartbeat.
-        serving = c.id IS NOT NULL, served_at = CASE WHEN c.id IS NULL THEN greatest(a.served_at, v_seen_at) ELSE v_now END
-    FROM changed c WHERE a.subscription_id = c.subscription_id AND a.owner = p_owner;
-    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
-                                   handling_p95_us, serving, served_at)
-    SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, true, v_now
-    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
-        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    WHERE u.id = ANY (v_added)
-    ORDER BY u.id
-    ON CONFLICT (subscription_id, owner) DO NOTHING;
+        UPDATE {schema}.activity a SET serving = false, served_at = greatest(a.served_at, v_seen_at)
+        WHERE a.subscription_id = ANY (v_changed) AND a.owner = p_owner AND a.subscription_id <> ALL (p_ids);
+        UPDATE {schema}.activity a
+        SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
+            handling_p95_us = u.p95_us, serving = true, served_at = v_now
+        FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+            AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+        WHERE a.subscription_id = u.id AND a.owner = p_owner AND u.id = ANY (v_changed);
+    END IF;
+    IF cardinality(v_added) > 0 THEN
+        INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                       handling_p95_us, serving, served_at)
+        SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, true, v_now
+        FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+            AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+        WHERE u.id = ANY (v_added)
+        ORDER BY u.id
+        ON CONFLICT (subscription_id, owner) DO NOTHING;
+    END IF;
     RETURN QUERY
         SELECT u.i, s.topic_id, s.state, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last,
                NULL::text, NULL::timestamptz
         FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
         ORDER BY u.i;
+    -- Two ranges of the index on "seen_at"; the second was stored while the clock was ahead.
     RETURN QUERY
         SELECT NULL::bigint, NULL::integer, NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint, w.owner, w.seen_at
-        FROM {schema}.owner w
-        WHERE w.judged AND w.owner <> p_owner
-          AND (w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0)
-               -- Stored while the clock was ahead.
-               OR p_silent_ms IS NOT NULL AND w.seen_at > v_now + interval '1 second')
-        ORDER BY w.seen_at;
+        FROM ((SELECT x.owner, x.seen_at FROM {schema}.owner x
+               WHERE x.judged AND x.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) ORDER BY x.seen_at LIMIT 1000)
+              UNION ALL
+              (SELECT x.owner, x.seen_at FROM {schema}.owner x
+               WHERE x.judged AND x.seen_at > v_now + interval '1 second' AND p_silent_ms IS NOT NULL ORDER BY x.seen_at LIMIT 1000)) w
+        WHERE w.owner <> p_owner;
 END $$;
 
 -- Resurrects those of the subscriptions that are dead. Returns which. If a lock is not free soon, none: the next heartbeat does it.

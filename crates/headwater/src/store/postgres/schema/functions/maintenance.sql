@@ -140,15 +140,18 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    -- Times in the future were stored while the clock was ahead: they become the present. Last, because nothing is waited for while
-    -- these rows are locked; and by a clock that is read now: heartbeats that came during the waits are not of the future.
+    -- Times in the future were stored while the clock was ahead: they become the present. By a clock that is read now: heartbeats that
+    -- came during the waits are not of the future.
     v_now := coalesce(p_now, clock_timestamp());
-    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
-    UPDATE {schema}.activity a SET served_at = v_now WHERE a.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.activity x WHERE x.served_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.subscription u SET heartbeat_at = v_now WHERE u.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.subscription x WHERE x.heartbeat_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
+        SELECT x.ctid FROM {schema}.subscription x WHERE x.heartbeat_at > v_now + interval '1 second'
+        ORDER BY x.subscription_id FOR NO KEY UPDATE SKIP LOCKED));
+    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second'
+        ORDER BY x.owner FOR NO KEY UPDATE SKIP LOCKED));
+    UPDATE {schema}.activity a SET served_at = v_now WHERE a.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.activity x WHERE x.served_at > v_now + interval '1 second'
+        ORDER BY x.subscription_id, x.owner FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';
 END $$;
 

@@ -6,7 +6,8 @@
 -- Owners that never send a heartbeat have no row here and only plain leases. Neither claims nor settlements read this table.
 
 -- Ends the leases of a dead owner, and removes the owner. The caller has locked its row, and no row of another owner. A lease that is
--- being settled or extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
+-- being settled or extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it. Leases are locked
+-- after the owner: no session that holds one waits for an owner.
 CREATE OR REPLACE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -124,9 +125,9 @@ $$;
 
 -- Removes owners without a heartbeat since p_before. Their counts, and when they were last seen, are kept in the row with an empty
 -- owner. Locks are taken in their order (functions/locks.sql), and only locked rows are deleted: a heartbeat may have added one since.
--- An owner without a row gets one, which excludes its heartbeats. Of several owners none is waited for (p_wait): a heartbeat that
--- holds one of them needs no other, but this session would wait for it while it holds others. The row of the sums is inserted
--- before any other row of "activity" is locked: an insert that conflicts with another session's would wait while it holds those locks.
+-- An owner without a row gets one, which excludes its heartbeats. Only a single owner is waited for (p_wait): of several this session
+-- would hold some while it waits. The row of the sums is inserted before any other row of "activity" is locked: an insert that
+-- conflicts with another session's would wait while it holds those locks.
 CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[], p_before timestamptz, p_wait boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -139,10 +140,14 @@ BEGIN
     -- A cancelled subscription may be removed meanwhile.
     v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
                    ORDER BY s.subscription_id FOR KEY SHARE);
-    INSERT INTO {schema}.owner (owner, seen_at, judged) SELECT o, '-infinity', false FROM unnest(p_owners) o ORDER BY o
-    ON CONFLICT (owner) DO NOTHING;
     IF p_wait THEN
-        PERFORM FROM {schema}.owner x WHERE x.owner = ANY (p_owners) FOR UPDATE;
+        -- Sets the key, so that it is locked as strongly as by FOR UPDATE. If the row is deleted meanwhile, this inserts another.
+        INSERT INTO {schema}.owner (owner, seen_at, judged) SELECT o, '-infinity', false FROM unnest(p_owners) o
+        ON CONFLICT (owner) DO UPDATE SET owner = excluded.owner;
+    ELSE
+        INSERT INTO {schema}.owner (owner, seen_at, judged) SELECT o, '-infinity', false FROM unnest(p_owners) o
+        WHERE NOT EXISTS (SELECT FROM {schema}.owner x WHERE x.owner = o) ORDER BY o
+        ON CONFLICT (owner) DO NOTHING;
     END IF;
     -- An owner that sent a heartbeat since it was chosen stays, with all its rows.
     v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) AND x.seen_at < p_before

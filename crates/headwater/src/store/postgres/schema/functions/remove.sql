@@ -24,10 +24,12 @@ BEGIN
         RETURN;
     END IF;
     state := 'cancelled';
+    PERFORM FROM {schema}.subscription x WHERE x.subscription_id = ANY (v_ids) ORDER BY x.subscription_id FOR UPDATE;
     PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('subscriptions', removed, 'dead_letters', p_before +
         (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids))), p_now);
-    DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids);
     DELETE FROM {schema}.outstanding o WHERE o.subscription_id = ANY (v_ids);
+    PERFORM FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) ORDER BY a.subscription_id, a.owner FOR UPDATE;
+    DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids);
     DELETE FROM {schema}.subscription x WHERE x.subscription_id = ANY (v_ids);
 END $$;
 
