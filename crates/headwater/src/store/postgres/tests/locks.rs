@@ -257,6 +257,32 @@ async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
     scene.drop().await;
 }
 
+/// Another process ends an owner that is silent, and removes its row, while the owner departs.
+#[tokio::test]
+async fn an_owner_that_leaves_while_it_is_ended_leaves_its_counts() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let leaving = Owner::new("leaving").unwrap();
+    let activity = Activity { processed: 7, ..Activity::default() };
+    let served = Served { subscription_id: subscription.subscription_id, activity };
+    store.heartbeat(&leaving, None, &[served]).await.unwrap();
+    let other = scene.client().await;
+    other.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.owner FOR UPDATE")).await.unwrap();
+    let departing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.depart(&leaving).await }
+    });
+    until_a_session_waits(&scene).await;
+    other.batch_execute(&scene.sql("DELETE FROM {schema}.owner; COMMIT")).await.unwrap();
+    in_time("the departure", departing).await.unwrap().unwrap();
+    let left = "SELECT owner, processed FROM {schema}.activity UNION ALL SELECT owner, 0 FROM {schema}.owner";
+    let left = other.query(&scene.sql(left), &[]).await.unwrap();
+    let left: Vec<(&str, i64)> = left.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(left, [("", 7)]);
+    scene.drop().await;
+}
+
 /// The row of an owner that was removed as silent is gone, and its rows in "activity" stay. Two sessions that write these exclude
 /// each other by the owner's row all the same, whatever the order of the subscriptions they name.
 #[tokio::test]
