@@ -10,6 +10,7 @@
 //! as `SchemaTooNew`.
 
 use deadpool_postgres::Transaction;
+use tokio_postgres::error::SqlState;
 
 use super::connect::Connections;
 use super::fault;
@@ -393,13 +394,27 @@ END $$";
 const FORMER_FUNCTIONS: &str = "SELECT p.oid::regprocedure::text FROM pg_proc p
     WHERE p.pronamespace = '{schema}'::regnamespace AND p.xmin <> pg_current_xact_id()::xid";
 
+/// How often the drop of a schema is attempted.
+const DROP_ATTEMPTS: u32 = 10;
+
 /// Removes a namespace whole, and the roles that were created for it, where nothing else uses them.
+///
+/// Other sessions may use it: a statement under way has locked some of its tables and waits for others, in the order of its
+/// plan, while the drop locks all of them. No order of locks prevents that circle, so PostgreSQL ends one of the two. The
+/// drop is repeated if it was that one: its transaction has changed nothing.
 pub(super) async fn drop_namespace(connections: &Connections, namespace: &Namespace) -> Result<()> {
     let translate = |error| fault::translate("dropping the namespace", error);
     let client = connections.get().await?;
     let sql =
         in_namespace("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE", namespace);
-    client.batch_execute(&sql).await.map_err(translate)?;
+    let mut attempt = 1;
+    while let Err(error) = client.batch_execute(&sql).await {
+        if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) || attempt == DROP_ATTEMPTS {
+            return Err(translate(error));
+        }
+        tracing::debug!(namespace = namespace.as_str(), attempt, "deadlock: drop of the namespace repeated");
+        attempt += 1;
+    }
     let marked = "SELECT r.rolname::text FROM pg_roles r WHERE r.rolname = ANY ($1::text[])
                   AND shobj_description(r.oid, 'pg_authid') = $2";
     let names = ["producer", "consumer", "reader", "operator"].map(|kind| format!("{namespace}_{kind}"));

@@ -1,4 +1,4 @@
-//! Topics deleted beside open transactions, and with tables of their own.
+//! Topics and namespaces removed beside open transactions, and topics with tables of their own.
 
 use super::*;
 use crate::topic::{Partition, Removal, Storage};
@@ -172,4 +172,28 @@ async fn only_the_owner_removes_topics() {
     let left = "SELECT count(*) FROM {schema}.deleted_topic";
     assert_eq!(client.query_one(&scene.sql(left), &[]).await.unwrap().get::<_, i64>(0), 0);
     scene.drop().await;
+}
+
+/// A transaction that reads one table and then another, while the drop of the namespace holds one of them and waits for the
+/// other: PostgreSQL ends the drop, and the next attempt removes the namespace.
+#[tokio::test]
+async fn a_namespace_is_dropped_beside_transactions_that_use_it() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let client = scene.client().await;
+    // The drop looks for a deadlock after a second, this session later: it is the drop that PostgreSQL ends.
+    run(&scene, &client, "SET deadlock_timeout = '20s'; BEGIN; SELECT FROM {schema}.outbox_entry").await;
+    let watching = scene.client().await;
+    let waits = "SELECT FROM pg_locks WHERE relation = '{schema}.outbox_entry'::regclass AND NOT granted";
+    let waits = scene.sql(waits);
+    let reading = async {
+        while watching.query(&waits, &[]).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        run(&scene, &client, "SELECT FROM {schema}.topic; COMMIT").await;
+    };
+    let (dropped, ()) = tokio::join!(store.drop_namespace(), reading);
+    dropped.unwrap();
+    let left = "SELECT FROM pg_namespace WHERE nspname = $1::text";
+    assert!(watching.query(left, &[&scene.namespace.as_str()]).await.unwrap().is_empty());
 }
