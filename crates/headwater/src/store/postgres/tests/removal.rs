@@ -181,7 +181,7 @@ async fn a_namespace_is_dropped_beside_transactions_that_use_it() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let client = scene.client().await;
-    // The drop looks for a deadlock after a second, this session later: it is the drop that PostgreSQL ends.
+    // The drop checks for a deadlock after a second, this session later: PostgreSQL ends the drop.
     run(&scene, &client, "SET deadlock_timeout = '20s'; BEGIN; SELECT FROM {schema}.outbox_entry").await;
     let watching = scene.client().await;
     let waits = "SELECT FROM pg_locks WHERE relation = '{schema}.outbox_entry'::regclass AND NOT granted";
