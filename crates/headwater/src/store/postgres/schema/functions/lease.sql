@@ -1,4 +1,9 @@
 -- Leases: tokens, expiry, and burying.
+--
+-- Rows of "outstanding" are found by the primary key alone, token and first offset. The table is empty most of the time, so by its
+-- statistics all its indexes cost the same, and a plan made then may read every entry of another index, those of thousands of dead
+-- rows included. So a row is compared as a whole, (token, first_offset) BETWEEN, and other columns of indexes with IS TRUE: only the
+-- primary key can serve these conditions.
 
 -- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats after a loss
 -- of commits: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a failover or a
@@ -25,7 +30,7 @@ BEGIN
     r.token := {schema}.new_token();
     UPDATE {schema}.outstanding o
     SET token = r.token, attempts = r.attempts, suspect = true, last_error = r.last_error, owner = NULL, due_at = r.due_at
-    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    WHERE (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
     UPDATE {schema}.subscription s SET reassigned = s.reassigned + 1 WHERE s.subscription_id = r.subscription_id;
     RETURN r;
 END $$;
@@ -52,7 +57,7 @@ BEGIN
     r.parked := false;
     UPDATE {schema}.outstanding o
     SET token = r.token, last_offset = r.last_offset, owner = r.owner, due_at = r.due_at, parked = false
-    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    WHERE (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
     IF r.last_offset < p_row.last_offset THEN
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                           suspect, parked, owner, key, last_error)
@@ -70,7 +75,8 @@ DECLARE
 BEGIN
     PERFORM {schema}.bury_range(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts, v_error,
                                 substring(r.last_error FROM '^lease expired: held by (.+)$'), p_now);
-    DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
+    DELETE FROM {schema}.outstanding o
+    WHERE (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
     RETURN {schema}.note('buried', r, v_error);
 END $$;
 
@@ -86,6 +92,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
         ORDER BY l.subscription_id, l.lane, l.first_offset
     LOOP
-        PERFORM FROM {schema}.outstanding o WHERE o.token = v_found.token AND o.first_offset = v_found.first_offset FOR UPDATE;
+        PERFORM FROM {schema}.outstanding o
+        WHERE (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset) FOR UPDATE;
     END LOOP;
 END $$;

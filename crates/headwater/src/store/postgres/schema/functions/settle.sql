@@ -17,8 +17,8 @@ END $$;
 
 -- Acks whole leases; returns the tokens that were held, and the topic of those whose lane became free.
 --
--- The rows of a lease are found by one token at a time. A plan for a list of tokens may scan the table or another index instead,
--- whenever statistics say that they are small, and beside an old snapshot both have thousands of dead rows.
+-- The rows of a lease are found by one token at a time: a plan for a list of tokens may scan the table or another index instead
+-- (functions/lease.sql).
 CREATE OR REPLACE FUNCTION {schema}.settle_all(
     p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_durable boolean, p_now {schema}.injected_time
 ) RETURNS TABLE (token bigint, freed_topic_id integer)
@@ -41,8 +41,7 @@ BEGIN
         ORDER BY w.subscription_id, l.lane, l.first_offset
     LOOP
         DELETE FROM {schema}.outstanding o
-        WHERE o.token = v_found.token AND o.first_offset = v_found.first_offset
-          -- IS TRUE: only the primary key finds the row.
+        WHERE (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset)
           AND (o.subscription_id = v_found.subscription_id AND o.owner = v_found.owner AND o.due_at > v_now) IS TRUE
         RETURNING o.* INTO r;
         CONTINUE WHEN NOT FOUND;
@@ -84,8 +83,9 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     -- The rows of a lease differ only in their range.
-    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.subscription_id = p_subscription_id
-             AND o.owner = p_owner AND o.due_at > v_now ORDER BY o.first_offset FOR UPDATE
+    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token
+             AND (o.subscription_id = p_subscription_id AND o.owner = p_owner AND o.due_at > v_now) IS TRUE
+             ORDER BY o.first_offset FOR UPDATE
     LOOP
         v_held := coalesce(v_held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
     END LOOP;
@@ -173,6 +173,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_held record;
 BEGIN
     IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
         PERFORM {schema}.refuse_step(v_now, p_expected);
@@ -180,13 +181,20 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    -- One token at a time, as in settle_all, and in a statement after the locks: a settlement of parts that held them meanwhile has
+    -- replaced the rows of its lease.
     PERFORM {schema}.lock_leases(p_tokens);
-    RETURN QUERY
+    FOR v_held IN
+        SELECT w.token, w.subscription_id, w.owner FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
+    LOOP
         UPDATE {schema}.outstanding o
         SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END
-        FROM unnest(p_tokens, p_subscription_ids, p_owners) AS held (token, subscription_id, owner)
-        WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner AND o.due_at > v_now
-        RETURNING o.token;
+        WHERE o.token = v_held.token
+          AND (o.subscription_id = v_held.subscription_id AND o.owner = v_held.owner AND o.due_at > v_now) IS TRUE;
+        IF FOUND THEN
+            RETURN NEXT v_held.token;
+        END IF;
+    END LOOP;
 END $$;
 
 -- Settles a lease inside the transaction of the handlers. Without p_firsts all of it is acked. Returns the topic, or null if the
@@ -213,8 +221,8 @@ BEGIN
     PERFORM {schema}.lock_leases(ARRAY[p_token]);
     WITH ended AS (
         DELETE FROM {schema}.outstanding o
-        WHERE o.token = p_token AND o.subscription_id = p_subscription_id AND o.owner = p_owner
-          AND o.due_at > coalesce(p_now, clock_timestamp())
+        WHERE o.token = p_token
+          AND (o.subscription_id = p_subscription_id AND o.owner = p_owner AND o.due_at > coalesce(p_now, clock_timestamp())) IS TRUE
         RETURNING o.subscription_id, o.lane, o.first_offset, o.last_offset, o.owner
     )
     SELECT max(s.topic_id), max(e.lane),
