@@ -412,7 +412,11 @@ pub(super) async fn drop_namespace(connections: &Connections, namespace: &Namesp
         if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) || attempt == DROP_ATTEMPTS {
             return Err(translate(error));
         }
-        tracing::debug!(namespace = namespace.as_str(), attempt, "deadlock: drop of the namespace repeated");
+        tracing::debug!(
+            namespace = namespace.as_str(),
+            attempt,
+            "drop of the namespace repeated after a deadlock"
+        );
         attempt += 1;
     }
     let marked = "SELECT r.rolname::text FROM pg_roles r WHERE r.rolname = ANY ($1::text[])

@@ -234,3 +234,30 @@ async fn a_lease_is_found_by_its_token_beside_an_old_snapshot() {
     assert!(blocks.iter().all(|blocks| *blocks < 40), "{blocks:?} blocks read for one lease");
     scene.drop().await;
 }
+
+/// An extension that waits for a settlement of a part of its lease extends the rows that the settlement inserted.
+#[tokio::test]
+async fn an_extension_beside_a_settlement_of_parts_extends_the_rest() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &["1", "2", "3"].map(NewMessage::new)).await.unwrap();
+    let lease = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    let settling = scene.client().await;
+    let part = format!(
+        "BEGIN; SELECT {{schema}}.settle_parts({}, {}, 'tester', '{{2}}', '{{2}}', '{{ack}}', '{{0}}', '{{NULL}}', '{{NULL}}', false, NULL)",
+        lease.token.0, lease.subscription_id.0
+    );
+    settling.batch_execute(&scene.sql(&part)).await.unwrap();
+    let extending = tokio::spawn({
+        let (store, id) = (Arc::clone(&store), lease.id());
+        async move { store.extend(&[id], Duration::from_secs(900)).await }
+    });
+    super::lives::until_a_session_waits(&scene).await;
+    settling.batch_execute("COMMIT").await.unwrap();
+    extending.await.unwrap().unwrap().remove(0).expect("the lease is held");
+    let extended = "SELECT first_offset FROM {schema}.outstanding WHERE due_at > now() + interval '10 minutes' ORDER BY 1";
+    let extended = settling.query(&scene.sql(extended), &[]).await.unwrap();
+    assert_eq!(extended.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [1, 3]);
+    scene.drop().await;
+}

@@ -1,6 +1,6 @@
 -- Leases: tokens, expiry, and burying.
 --
--- Rows of "outstanding" are found by the primary key alone, token and first offset. The table is empty most of the time, so by its
+-- Claims and settlements find rows of "outstanding" by the primary key alone, token and first offset. The table is empty most of the time, so by its
 -- statistics all its indexes cost the same, and a plan made then may read every entry of another index, those of thousands of dead
 -- rows included. So a row is compared as a whole, (token, first_offset) BETWEEN, and other columns of indexes with IS TRUE: only the
 -- primary key can serve these conditions.
