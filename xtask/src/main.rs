@@ -8,6 +8,7 @@ mod interrupt;
 mod languages;
 mod packages;
 mod process;
+mod report;
 mod schemathesis;
 mod services;
 mod test;

@@ -1,7 +1,7 @@
 //! Running other programs: watched for interruption, and ended with everything they started.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +15,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// The test runner gives its tests ten seconds to end, so the second signal is sent only after that.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(12);
 const KILL_AFTER: Duration = Duration::from_secs(20);
+const OUTPUT_ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Prints a line for the developer. Errors are dropped: a closed pipe must not keep a server from being stopped.
 pub(crate) fn say(line: &str) {
@@ -44,6 +45,29 @@ pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitSt
     let child = spawn(command)?;
     let group = format!("-{}", child.id());
     watch(child, &group, interrupt)
+}
+
+/// As [`run`], with each line of the standard output passed to a function, and `None` at its end.
+pub(crate) fn run_with_lines(
+    command: &mut Command,
+    interrupt: &Interrupt,
+    mut each: impl FnMut(Option<String>) + Send + 'static,
+) -> Result<ExitStatus> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut child = spawn(command)?;
+    let output = child.stdout.take().context("the output is piped")?;
+    let reader = std::thread::spawn(move || {
+        BufReader::new(output).lines().map_while(Result::ok).for_each(|line| each(Some(line)));
+        each(None);
+    });
+    let group = format!("-{}", child.id());
+    let status = watch(child, &group, interrupt)?;
+    // A process that outlives the command may keep the output open.
+    let ended = Instant::now();
+    while !reader.is_finished() && ended.elapsed() < OUTPUT_ENDS_WITHIN {
+        std::thread::sleep(POLL);
+    }
+    Ok(status)
 }
 
 /// Runs an interactive command: it keeps the terminal, if there is one.

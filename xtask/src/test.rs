@@ -13,7 +13,7 @@ use crate::languages::{self, LANGUAGES_VARIABLE};
 use crate::packages::{self, Need};
 use crate::process::{self, cargo, say};
 use crate::services::{self, Durability, POSTGRES_VARIABLE};
-use crate::{browser, clients, is_ci, schemathesis, tidy};
+use crate::{browser, clients, is_ci, report, schemathesis, tidy};
 
 /// The environment variable that makes a missing service a failure of tests, not a reason to skip them.
 const REQUIRE_ALL_VARIABLE: &str = "HEADWATER_TEST_REQUIRE_ALL";
@@ -182,7 +182,8 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
     if let Some(drivers) = drivers {
         tests.env(LANGUAGES_VARIABLE, drivers);
     }
-    steps.take("tests", || succeeds(tests, url.as_deref(), interrupt))?;
+    with_services(&mut tests, url.as_deref());
+    steps.take("tests", || report::run(&mut tests, interrupt))?;
     if !options.tests_only {
         let doc_tests = cargo(root, &["test", "--workspace", "--all-features", "--doc"]);
         steps.take("doc tests", || succeeds(doc_tests, url.as_deref(), interrupt))?;
@@ -291,7 +292,7 @@ fn runner(root: &Path, options: &Options) -> Result<Command> {
     Ok(command)
 }
 
-fn succeeds(mut command: Command, postgres_url: Option<&str>, interrupt: &Interrupt) -> Result<bool> {
+fn with_services(command: &mut Command, postgres_url: Option<&str>) {
     match postgres_url {
         Some(url) => command.env(POSTGRES_VARIABLE, url),
         None => command.env_remove(POSTGRES_VARIABLE),
@@ -299,6 +300,10 @@ fn succeeds(mut command: Command, postgres_url: Option<&str>, interrupt: &Interr
     if is_ci() {
         command.env(REQUIRE_ALL_VARIABLE, "1");
     }
+}
+
+fn succeeds(mut command: Command, postgres_url: Option<&str>, interrupt: &Interrupt) -> Result<bool> {
+    with_services(&mut command, postgres_url);
     Ok(process::run(&mut command, interrupt)?.success())
 }
 
