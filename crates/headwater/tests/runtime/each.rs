@@ -56,6 +56,12 @@ impl Place {
         Headwater::open_with(&self.url, options).await.unwrap()
     }
 
+    /// The same, with its clock.
+    pub(crate) async fn open_still(&self) -> (Headwater, ManualClock) {
+        let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
+        (self.open_at(&clock).await, clock)
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -149,6 +155,15 @@ pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
         groups
             .iter()
             .any(|status| status.group.as_str() == group && status.leased == 0 && status.floor >= head)
+    })
+    .await;
+}
+
+/// Waits until each lease of a group lasts at least until this time.
+pub(crate) async fn leased_until(headwater: &Headwater, topic: &str, group: &str, time: jiff::Timestamp) {
+    eventually(&format!("the leases of {group} are extended"), async || {
+        let held = headwater.groups(topic).outstanding(group, 10).await.unwrap();
+        held.iter().map(|range| range.due_at).min() >= Some(Some(time))
     })
     .await;
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::each::{DEADLINE, Place, eventually, on_each};
+use crate::process_sagas::all_ended;
 use crate::process_scene::{Reaction, Script, commands};
 
 on_each!(killed_anywhere_every_process_ends_and_no_effect_is_doubled);
@@ -95,8 +96,7 @@ async fn killed_anywhere_every_process_ends_and_no_effect_is_doubled(place: Plac
         let wanted = before + i64::from(kill % 4) * 7 + 1;
         loop {
             let now = rows(&headwater, format!("SELECT CAST(count(*) AS bigint) AS n FROM {table}")).await;
-            let ended = processes.find_by_status(ProcessStatus::Running, 1).await.unwrap().is_empty();
-            if now[0].get::<i64>("n").unwrap() >= wanted || (ended && kill > 2) {
+            if now[0].get::<i64>("n").unwrap() >= wanted || all_ended(&processes).await {
                 break;
             }
             assert!(tokio::time::Instant::now() < until, "nothing moves after kill {kill}");

@@ -107,7 +107,7 @@ async fn start_all(headwater: &Headwater) -> Vec<Uuid> {
     ids
 }
 
-async fn all_ended(processes: &Processes) -> bool {
+pub(crate) async fn all_ended(processes: &Processes) -> bool {
     for status in [ProcessStatus::New, ProcessStatus::Running, ProcessStatus::Compensating] {
         if !processes.find_by_status(status, 1).await.unwrap().is_empty() {
             return false;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use headwater::settle::Verdict;
+use headwater::testing::ManualClock;
 use headwater::topic::Ordering;
 use headwater::{Batch, Consumer, Handling, Headwater, Messages, NewMessage, TopicSettings, Verdicts};
 
@@ -17,11 +18,17 @@ on_each!(
 );
 
 /// Opens a consumer for which this many retries are due, each with a separate lease; one more attempt is allowed.
-pub(crate) async fn with_retries_due(headwater: &Headwater, count: u64, lease: Duration) -> Consumer {
+pub(crate) async fn with_retries_due(
+    headwater: &Headwater,
+    clock: &ManualClock,
+    count: u64,
+    lease: Duration,
+) -> Consumer {
+    let backoff = Duration::from_secs(1);
     let settings = TopicSettings {
         max_attempts: 2,
-        backoff_initial: Duration::from_millis(1),
-        backoff_max: Duration::from_millis(1),
+        backoff_initial: backoff,
+        backoff_max: backoff,
         lease,
         ..TopicSettings::default()
     };
@@ -36,7 +43,7 @@ pub(crate) async fn with_retries_due(headwater: &Headwater, count: u64, lease: D
         let all = all.collect();
         batch.settle_each(all).await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    clock.advance(backoff);
     consumer
 }
 
@@ -44,18 +51,33 @@ async fn taken(consumer: &mut Consumer) -> Batch {
     consumer.next(DEADLINE).await.unwrap().expect("a batch is available")
 }
 
+/// A batch that another consumer releases before its lease ends. Only time that was waited passes for the lease, so a
+/// machine that stalls does not end it.
+pub(crate) async fn released(consumer: &mut Consumer, clock: &ManualClock, lease: Duration) -> Batch {
+    let (step, ends_at) = (Duration::from_millis(100), clock.now() + lease);
+    while clock.now() < ends_at {
+        if let Some(batch) = consumer.next(step).await.unwrap() {
+            return batch;
+        }
+        clock.advance(step);
+    }
+    panic!("nothing was released before its lease ended");
+}
+
 async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
-    let headwater = place.open().await;
-    let lease = Duration::from_millis(900);
-    let mut consumer = with_retries_due(&headwater, 12, lease).await;
+    let (headwater, clock) = place.open_still().await;
+    let (lease, work) = (Duration::from_millis(900), Duration::from_millis(150));
+    let mut consumer = with_retries_due(&headwater, &clock, 12, lease).await;
     let id = consumer.subscription().subscription_id;
     let mut handled = Vec::new();
     while handled.len() < 12 {
         let batch = taken(&mut consumer).await;
         assert_eq!(batch.attempt(), 2, "no lease has ended");
         handled.extend(batch.messages().iter().map(|message| message.offset.0));
-        // All twelve together take twice as long as a lease lasts.
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        // All twelve together take twice as long as a lease lasts. Only this time passes for the leases: a machine that
+        // stalls ends none.
+        tokio::time::sleep(work).await;
+        clock.advance(work);
         batch.ack().await.expect("its lease was handed out in time");
     }
     handled.sort_unstable();
@@ -66,13 +88,14 @@ async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
 }
 
 async fn what_waits_in_the_list_is_released_for_others(place: Place) {
-    let headwater = place.open().await;
-    let mut slow = with_retries_due(&headwater, 8, Duration::from_secs(3)).await;
+    let (headwater, clock) = place.open_still().await;
+    let lease = Duration::from_secs(3);
+    let mut slow = with_retries_due(&headwater, &clock, 8, lease).await;
     let id = slow.subscription().subscription_id;
     let first = taken(&mut slow).await;
     let mut other = headwater.consumer("orders", "email").open().await.unwrap();
     for _ in 1..8 {
-        let batch = taken(&mut other).await;
+        let batch = released(&mut other, &clock, lease).await;
         assert_eq!(batch.attempt(), 2, "released, and no attempt is lost");
         batch.ack().await.unwrap();
     }
@@ -85,8 +108,8 @@ async fn what_waits_in_the_list_is_released_for_others(place: Place) {
 }
 
 async fn a_dropped_consumer_releases_what_it_did_not_hand_out(place: Place) {
-    let headwater = place.open().await;
-    let mut first = with_retries_due(&headwater, 4, Duration::from_secs(300)).await;
+    let (headwater, clock) = place.open_still().await;
+    let mut first = with_retries_due(&headwater, &clock, 4, Duration::from_secs(300)).await;
     taken(&mut first).await.ack().await.unwrap();
     drop(first);
     let mut other = headwater.consumer("orders", "email").open().await.unwrap();

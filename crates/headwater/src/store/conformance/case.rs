@@ -278,7 +278,7 @@ impl Scene {
 
     /// Proves that an owner is alive, and takes over from owners that ended. Returns how many leases ended.
     pub async fn take_over(&self, owner_name: &str) -> u64 {
-        self.store.take_over(&owner(owner_name)).await.expect("the owner proves that it is alive")
+        take_over(self.store.as_ref(), &owner(owner_name)).await
     }
 
     /// The messages of a lease.
@@ -351,6 +351,17 @@ impl Scene {
             got.extend(self.drain(owner_name).await);
         }
         got
+    }
+}
+
+/// Proves that an owner is alive, and takes over from owners that ended. Repeated where a slow server did not answer in time.
+pub async fn take_over(store: &dyn Store, owner: &Owner) -> u64 {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match store.take_over(owner).await {
+            Err(error) if error.is_retryable() && Instant::now() < until => {}
+            ended => return ended.expect("the owner proves that it is alive"),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
+use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause, take_over};
 use super::effects::{self, Effects, Say};
 use crate::error::ErrorKind;
 use crate::lease::{ClaimRequest, Want};
@@ -45,7 +45,7 @@ pub fn work() {
                     .heartbeat(&holder, Some(Duration::from_secs(15)), &[])
                     .await
                     .expect("the owner is known");
-                store.take_over(&holder).await.expect("proven");
+                take_over(store.as_ref(), &holder).await;
                 claim_and_hang(store.as_ref(), &topic).await;
             }
             other => panic!("no such job: {other}"),
@@ -232,6 +232,7 @@ pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
     let effects = Effects::new(case, &scene.store).await;
     scene.publish(TOTAL).await;
     let total = i64::try_from(TOTAL).expect("a small number");
+    let mut kills = 0;
     for round in 0..5 {
         let Some(mut child) = spawn(case, "handle", total) else {
             println!("skipped: this harness has no worker processes");
@@ -245,8 +246,10 @@ pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
             child.wait().expect("the child ends");
             some
         });
-        assert!(killed.await.unwrap() > 0, "it was killed while handling");
+        // None if this process stalled before the last kill, and that child handled all the rest.
+        kills += usize::from(killed.await.unwrap() > 0);
     }
+    assert!(kills > 0, "none was killed while handling");
     handle(&scene.store, &scene.topic, total).await;
     let mut expected: Vec<String> = (1..=TOTAL).map(|n| n.to_string()).collect();
     expected.sort_unstable();

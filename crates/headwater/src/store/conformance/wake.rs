@@ -11,7 +11,7 @@ use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
 /// Well before the safety poll, and long enough for a stalling machine.
-const SOON: Duration = Duration::from_millis(2_500);
+const SOON: Duration = Duration::from_secs(10);
 
 /// Follows the contract: arm, claim once more (and find nothing), then wait.
 pub(super) async fn arm(scene: &Scene) -> Wake {

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use super::{Driver, LIMIT, Seen, Stage, act, act_now, attempts, note, unkeyed};
+use super::{Driver, Seen, Stage, act, act_now, attempts, note, unkeyed};
 use crate::clock::ManualClock;
 use crate::consumer::group::Group;
 use crate::error::{Error, ErrorKind, Result};
@@ -150,8 +150,8 @@ impl Scene {
     /// Hands out what is due, once. Returns what became of slices meanwhile.
     async fn step(&self) -> Vec<(usize, bool)> {
         let before = self.handlers.slices.lock().unwrap().len();
-        let consumer =
-            self.stage.headwater.consumer("orders", "email").batch(10).concurrency(1).timeout(LIMIT);
+        let consumer = self.stage.headwater.consumer("orders", "email").batch(10).concurrency(1);
+        let consumer = consumer.timeout(self.stage.limit);
         let mut stepper = consumer.handling("one", handling_of(&self.handlers)).stepwise().await.unwrap();
         let group = Arc::clone(&stepper.running().group);
         self.stage.group.get_or_init(|| Arc::clone(&group));

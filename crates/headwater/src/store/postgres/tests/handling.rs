@@ -4,6 +4,7 @@ use crate::lease::LeaseId;
 use crate::limits::{INBOX_RETENTION, OUTBOX_RETENTION};
 use crate::store::{EntryRetention, EntryStep};
 
+use super::races::until_true;
 use super::*;
 
 async fn leased(store: &PostgresStore, subscription: &Subscription) -> (LeaseId, Uuid) {
@@ -167,24 +168,27 @@ async fn a_settlement_whose_connection_breaks_is_unknown_and_one_that_waits_too_
     let (blocker, client) = (scene.client().await, scene.client().await);
     let lock = scene.sql("BEGIN; SELECT FROM {schema}.outstanding FOR UPDATE");
     blocker.batch_execute(&lock).await.unwrap();
-    let settling = tokio::spawn({
-        let store = Arc::clone(&store);
-        let settlement = Settlement::ack_all(&lease);
-        async move { store.settle(&[settlement]).await }
-    });
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'";
-    let until = Instant::now() + Duration::from_secs(20);
-    while client.query(end, &[&scene.namespace.as_str()]).await.unwrap().is_empty() {
-        assert!(Instant::now() < until, "the settlement never waited");
+    // The server cancels a statement that exceeds its time-out as it does on request.
+    for (end, expected) in
+        [("pg_cancel_backend", ErrorKind::Busy), ("pg_terminate_backend", ErrorKind::CommitUnknown)]
+    {
+        let settling = tokio::spawn({
+            let store = Arc::clone(&store);
+            let settlement = Settlement::ack_all(&lease);
+            async move { store.settle(&[settlement]).await }
+        });
+        let end = format!(
+            "SELECT {end}(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'"
+        );
+        until_true("the settlement waits, and is ended", async || {
+            !client.query(&end, &[&scene.namespace.as_str()]).await.unwrap().is_empty()
+        })
+        .await;
+        assert_eq!(settling.await.unwrap().unwrap_err().kind(), expected);
     }
-    assert_eq!(settling.await.unwrap().unwrap_err().kind(), ErrorKind::CommitUnknown);
-    let short = OpenOptions::default().statement_timeout(Duration::from_millis(100));
-    let hasty = PostgresStore::open(&scene.url, scene.namespace.clone(), short).await.unwrap();
-    let late = hasty.settle(&[Settlement::ack_all(&lease)]).await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Busy, "{late}");
     blocker.batch_execute("ROLLBACK").await.unwrap();
-    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).expect("neither has happened");
+    let another = scene.open().await;
+    another.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).expect("neither has happened");
     scene.drop().await;
 }
 
@@ -219,6 +223,7 @@ async fn a_lease_is_found_by_its_token_beside_an_old_snapshot() {
             client.batch_execute(&scene.sql("ANALYZE {schema}.outstanding")).await.unwrap();
         }
         for (call, blocks) in calls.iter().zip(&mut blocks) {
+            *blocks = u64::MAX;
             for _ in 0..6 {
                 token += 1;
                 client.batch_execute(&rows(token, token)).await.unwrap();
@@ -226,7 +231,9 @@ async fn a_lease_is_found_by_its_token_beside_an_old_snapshot() {
                 let explained =
                     scene.sql(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT {{schema}}.{call}"));
                 let plan: serde_json::Value = client.query_one(&explained, &[]).await.unwrap().get(0);
-                *blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap();
+                // The least: a call reads the catalog too, if other sessions have just changed it.
+                let read = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap();
+                *blocks = read.min(*blocks);
                 client.batch_execute(&delete).await.unwrap();
             }
         }

@@ -12,7 +12,7 @@ async fn woken_by(store: &SqliteStore, topic_id: TopicId, act: impl AsyncFnOnce(
     // Lets the first check run, which finds everything that was committed before the wait.
     tokio::time::sleep(Duration::from_millis(20)).await;
     act().await;
-    wake.wait(Duration::from_secs(2)).await
+    wake.wait(SAFETY_POLL / 2).await
 }
 
 #[tokio::test]
@@ -21,13 +21,11 @@ async fn a_publish_of_another_process_wakes_without_polling() {
     let (here, there) = (place.open().await, place.open().await);
     let subscription = subscribed(&here, "orders").await;
     let topic_id = subscription.topic.topic_id;
-    for round in 0..5 {
-        let started = Instant::now();
+    for _ in 0..5 {
         assert!(
             woken_by(&here, topic_id, async || drop(there.publish(&topic("orders"), &messages(1)).await))
                 .await
         );
-        assert!(started.elapsed() < Duration::from_millis(500), "round {round}: {:?}", started.elapsed());
         assert_eq!(drain(&here, &subscription).await.len(), 1);
     }
     let own = place.connect();
