@@ -55,6 +55,8 @@ class Fake:
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.extensions = 0
         self.refuse_extensions = False
+        #: How much longer than asked for leases last: with it a machine that stalls loses none.
+        self.grace_s = 0.0
         self.closed = False
         self.server: ThreadingHTTPServer | None = None
 
@@ -136,7 +138,7 @@ class Fake:
         for message in self.topics.get(topic, []):
             if len(taken) < most and message.outcome is None and message.deadline <= now:
                 message.attempt += 1
-                message.receipt, message.deadline = uuid.uuid4().hex, now + lease_s
+                message.receipt, message.deadline = uuid.uuid4().hex, now + lease_s + self.grace_s
                 taken.append(as_claimed(message))
         return taken
 
@@ -167,7 +169,7 @@ class Fake:
                 if message is not None and self.refuse_extensions:
                     message.receipt, message.deadline, message = None, 0.0, None
                 if message is not None:
-                    message.deadline = time.monotonic() + body["lease_ms"] / 1000
+                    message.deadline = time.monotonic() + body["lease_ms"] / 1000 + self.grace_s
                     self.extensions += 1
                 results.append({"receipt": receipt, "result": "lost" if message is None else "extended"})
             self.changed.notify_all()

@@ -86,7 +86,8 @@ def test_context_manager_settles_by_how_the_block_ends(fake: Fake) -> None:
 def test_lease_is_extended_while_a_message_is_handled(fake: Fake) -> None:
     async def test(client: AsyncClient) -> None:
         await client.publish("orders", 1)
-        async with client.consume("orders", "billing", lease=0.3) as deliveries:
+        fake.grace_s = DEADLINE_S
+        async with client.consume("orders", "billing", lease=1.5) as deliveries:
             async with await anext(deliveries) as delivery:
                 await until(lambda: fake.extensions >= 3)
         assert not delivery.lost and fake.outcomes("orders") == ["ack"]

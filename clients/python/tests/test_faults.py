@@ -133,7 +133,8 @@ def test_what_was_not_handed_out_is_released(fake: Fake, client: Client) -> None
 
 def test_lease_is_extended_while_a_message_is_handled(fake: Fake, client: Client) -> None:
     client.publish("orders", 1)
-    with client.consume("orders", "billing", lease=0.3) as deliveries:
+    fake.grace_s = DEADLINE_S
+    with client.consume("orders", "billing", lease=1.5) as deliveries:
         with next(iter(deliveries)) as delivery:
             fake.wait_for(lambda: fake.extensions >= 3)
     assert not delivery.lost
@@ -166,7 +167,8 @@ def test_stream_continues_after_a_break_and_settles(fake: Fake, client: Client) 
 
 def test_leases_of_streamed_messages_are_extended(fake: Fake, client: Client) -> None:
     client.publish_batch("orders", [Outgoing(at) for at in range(3)])
-    with client.stream("orders", "billing", credit=3, lease=0.3) as deliveries:
+    fake.grace_s = DEADLINE_S
+    with client.stream("orders", "billing", credit=3, lease=1.5) as deliveries:
         for delivery in deliveries:
             with delivery:
                 at = fake.extensions

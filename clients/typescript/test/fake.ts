@@ -36,6 +36,8 @@ export class Fake {
   readonly faults: Fault[] = [];
   extensions = 0;
   refuseExtensions = false;
+  /** How much longer than asked for leases last: with it a machine that stalls loses none. */
+  graceMs = 0;
   readonly #topics = new Map<string, Stored[]>();
   readonly #keys = new Map<string, Stored>();
   readonly #server: Server;
@@ -161,7 +163,7 @@ export class Fake {
     return free.slice(0, Math.max(0, max)).map((message) => {
       message.attempt += 1;
       message.receipt = randomUUID();
-      message.deadline = now + leaseMs;
+      message.deadline = now + leaseMs + this.graceMs;
       const { offset, id, attempt, receipt, body } = message;
       return { ...body, offset, id, attempt, receipt, published_at: "2025-11-17T15:45:00Z" };
     });
@@ -189,7 +191,7 @@ export class Fake {
         message.receipt = undefined;
         message.deadline = 0;
       } else if (message !== undefined) {
-        message.deadline = performance.now() + (body["lease_ms"] as number);
+        message.deadline = performance.now() + (body["lease_ms"] as number) + this.graceMs;
         this.extensions += 1;
         return { receipt, result: "extended" };
       }

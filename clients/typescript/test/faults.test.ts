@@ -1,6 +1,7 @@
 // The client against a server that fails on request.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { test, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -113,7 +114,8 @@ test("another error is passed on, the message retried, and what was not handed o
 test("a lease is extended while a message is handled, and a lost one reported", async (context) => {
   const { fake, client, warnings } = await setup(context);
   await client.publishBatch("orders", [{ payload: 1 }, { payload: 2 }]);
-  for await (const delivery of client.consume("orders", "billing", { leaseMs: 300 })) {
+  fake.graceMs = DEADLINE_MS;
+  for await (const delivery of client.consume("orders", "billing", { leaseMs: 1_500 })) {
     if (delivery.payload === 1) {
       await delivery.handle(() => until(() => fake.extensions >= 3));
       assert.equal(delivery.lost, false);
@@ -144,7 +146,8 @@ test("a stream continues after a break and settles", async (context) => {
 test("leases of streamed messages are extended", async (context) => {
   const { fake, client } = await setup(context);
   await client.publishBatch("orders", [1, 2, 3].map((payload) => ({ payload })));
-  for await (const delivery of client.stream("orders", "billing", { credit: 3, leaseMs: 300 })) {
+  fake.graceMs = DEADLINE_MS;
+  for await (const delivery of client.stream("orders", "billing", { credit: 3, leaseMs: 1_500 })) {
     const before = fake.extensions;
     await delivery.handle(() => until(() => fake.extensions >= before + 2));
     if (delivery.payload === 3) {
@@ -217,15 +220,16 @@ test("a worker buries, retries and releases what is behind a failed key", async 
   assert.equal(fake.stored("orders")[2]?.attempt, 1, "a release counts as no attempt");
 });
 
-test("a signal stops a worker, which releases what it did not start", async (context) => {
+test("a signal stops a worker, which releases what it did not start", { timeout: DEADLINE_MS }, async (context) => {
   const { fake, client } = await setup(context);
   await client.publishBatch("orders", Array.from({ length: 10 }, (_, payload) => ({ payload })));
   let started = 0;
+  const signalled = once(process, "SIGTERM");
   const handle = async () => {
     if (++started === 2) {
       process.kill(process.pid, "SIGTERM");
     }
-    await sleep(50);
+    await signalled;
   };
   const worker = new Worker(client, "orders", "billing", handle, { concurrency: 2, inHand: 10, waitMs: 200 });
   await worker.run();

@@ -62,7 +62,19 @@ export class Store {
     const url = process.env["HEADWATER_TEST_POSTGRES"] as string;
     const namespace = `client_${randomUUID().replaceAll("-", "")}`;
     const drop = `DROP SCHEMA IF EXISTS "${namespace}" CASCADE`;
-    const remove = async () => void (await run("psql", ["-q", url, "-c", drop]));
+    const remove = async () => {
+      for (let left = 9; ; left -= 1) {
+        try {
+          await run("psql", ["-q", "-v", "VERBOSITY=verbose", url, "-c", drop]);
+          return;
+        } catch (error) {
+          // A deadlock with what a killed server left behind.
+          if (left === 0 || !String(error).includes("40P01")) {
+            throw error;
+          }
+        }
+      }
+    };
     return new Store(engine, ["--store", url, "--namespace", namespace], remove);
   }
 

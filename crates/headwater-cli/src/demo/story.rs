@@ -91,8 +91,8 @@ impl<'a> Story<'a> {
         self.stage.event(&format!("publishing {}", human::rate(f64::from(self.tempo.per_second))));
         tokio::time::sleep(self.tempo.calm).await;
         for group in GROUPS {
-            let done = self.status(group).await?.floor;
-            self.claim(done > Offset(0), format!("{group} keeps up: done up to offset {done}"));
+            let done = self.until(group, "its first message", |status| status.floor > Offset(0)).await?.floor;
+            self.claim(true, format!("{group} keeps up: done up to offset {done}"));
         }
         Ok(publishing)
     }

@@ -234,14 +234,15 @@ fn a_signal_waits_for_commands_and_a_second_one_kills_them() {
 fn a_lease_lasts_as_long_as_its_command(place: &Place) {
     create(place);
     publish(place, "1\n");
-    let child = begin(place, &["--max", "1", "--lease", "900ms"]);
+    let child = begin(place, &["--max", "1", "--lease", "3s"]);
     let due = || {
         let shown = group(place);
         assert_eq!(shown["outstanding"][0]["state"], "leased", "{shown}");
         shown["outstanding"][0]["due_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap()
     };
     let first = due();
-    let later = first + jiff::SignedDuration::from_millis(1_500);
+    // Then the first lease would have ended.
+    let later = first + jiff::SignedDuration::from_secs(3);
     until("the lease is not extended", || due() > later);
     let other = exec(place, "true", &["--wait", "0s", "--fail-if-empty"]).output().unwrap();
     refusal(&other, 3);
@@ -262,15 +263,15 @@ fn a_lease_lasts_as_long_as_its_command_on_postgres() {
     }
 }
 
-/// Every third command that begins is killed, or the consumer that started it, in turn. In the end each message was
-/// handled to its end at least once, and is acked. A killed consumer leaves orphans: they may handle a message that
-/// another one gets too.
+/// Every third command that begins is killed, or the consumer that started it, in turn; commands wait until that is
+/// decided. In the end each message was handled to its end at least once, and is acked. A killed consumer leaves
+/// orphans: they handle a message that another one gets too.
 fn kills_lose_nothing(place: &Place, kills: usize) {
     create(place);
     let messages = kills * 3;
     publish(place, &(1..=messages).map(|n| format!("message {n}\n")).collect::<String>());
     let command = "echo $$; got=$(cat); [ ${#got} = $HEADWATER_PAYLOAD_BYTES ] || exit 75
-        sleep 0.05; echo $HEADWATER_OFFSET >> done";
+        for _ in $(seq 1000); do rm go.$$ && break; sleep 0.05; done; echo $HEADWATER_OFFSET >> done";
     let rest = ["--concurrency", "2", "--lease", "1s", "--wait", "4s"];
     let (mut killed, mut begun) = (0, 0);
     loop {
@@ -279,23 +280,23 @@ fn kills_lose_nothing(place: &Place, kills: usize) {
         let mut consumer =
             consumer.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn().unwrap();
         let mut lines = BufReader::new(consumer.stdout.take().unwrap()).lines();
-        let mut ended = true;
+        let mut alive = true;
         while let Some(Ok(id)) = lines.next() {
-            begun += 1;
-            if begun % 3 != 0 || killed >= kills {
-                continue;
-            }
-            killed += 1;
-            if killed % 2 == 0 {
+            begun += usize::from(alive);
+            if alive && begun % 3 == 0 && killed < kills {
+                killed += 1;
+                alive = killed % 2 != 0;
+                if alive {
+                    // It may have ended already, if its lease was lost.
+                    Command::new("kill").args(["-KILL", &id]).stderr(Stdio::null()).status().unwrap();
+                    continue;
+                }
                 consumer.kill().unwrap();
-                ended = false;
-                break;
             }
-            // It may have ended already.
-            Command::new("kill").args(["-KILL", &id]).stderr(Stdio::null()).status().unwrap();
+            std::fs::write(place.folder.path().join(format!("go.{id}")), "").unwrap();
         }
         let status = consumer.wait().unwrap();
-        if ended {
+        if alive {
             assert!(status.success(), "{status}");
             break;
         }

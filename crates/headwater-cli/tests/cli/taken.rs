@@ -138,7 +138,7 @@ fn a_lease_lasts_until_a_slow_reader_has_taken_its_message() {
     let place = Place::sqlite();
     publish(&place, 1);
     let consume =
-        &mut place.command(&["consume", "orders", "--group", "mail", "--lease", "900ms", "--max", "1"]);
+        &mut place.command(&["consume", "orders", "--group", "mail", "--lease", "3s", "--max", "1"]);
     let mut consumer = consume.stdout(Stdio::piped()).spawn().unwrap();
     let due = || {
         let shown = place.one(&["group", "show", "orders", "mail"]);
@@ -150,8 +150,9 @@ fn a_lease_lasts_until_a_slow_reader_has_taken_its_message() {
     loop {
         let now = due();
         first = first.or(now);
+        // Then the first lease would have ended.
         if let (Some(first), Some(now)) = (first, now)
-            && now > first + jiff::SignedDuration::from_millis(1_500)
+            && now > first + jiff::SignedDuration::from_secs(3)
         {
             break;
         }

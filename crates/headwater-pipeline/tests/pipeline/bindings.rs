@@ -117,7 +117,7 @@ async fn waiting_reader_woken_without_polling(place: Place) {
     let sent = Instant::now();
     scene.send("batch-topic", 2).await;
     assert_eq!(reader.ticks(1).await, [2]);
-    assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
     reader.stop().await;
     scene.end().await;
 }

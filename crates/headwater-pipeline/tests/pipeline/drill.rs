@@ -2,7 +2,7 @@
 //! is the large one.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,7 @@ const SERVICES: [&str; 7] = [
     "metadata-persistence",
     "metadata-indexer",
 ];
-/// Which service is killed once how many ticks are published, long before the source has published its last one: until then none of these
-/// services finishes the run, however late the indexers are.
+/// Which service is killed once how many ticks are published. No process ends before the file [`KILLED`] says that all kills are done.
 const KILLS: [(i64, &str); 5] = [
     (10, "metadata-indexer"),
     (40, "persistence-1"),
@@ -35,6 +34,7 @@ const KILLS: [(i64, &str); 5] = [
     (120, "persistence-2"),
     (240, "environment-1"),
 ];
+const KILLED: &str = "killed";
 const FINISHED_WITHIN: Duration = Duration::from_secs(60);
 
 fn text(run_id: &RunId) -> String {
@@ -98,10 +98,16 @@ async fn service() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
     });
-    let file = Path::new(&std::env::var(DIRECTORY).expect("a directory")).join("pipeline.toml");
-    let config = Config::from_file(&file).expect("a configuration").only(&[name]).expect("a service");
+    let directory = PathBuf::from(std::env::var(DIRECTORY).expect("a directory"));
+    let config = Config::from_file(&directory.join("pipeline.toml"))
+        .expect("a configuration")
+        .only(&[name])
+        .expect("a service");
     let pipeline = Pipeline::from_config(config).start().await.expect("started");
     pipeline.finished().await.expect("finished");
+    while !directory.join(KILLED).exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     pipeline.stop().await.expect("stopped");
 }
 
@@ -281,6 +287,7 @@ async fn drill(place: Place) {
         until("published", ticks, async || published(&place).await).await;
         crew.kill(service);
     }
+    std::fs::write(place.directory.path().join(KILLED), "").expect("written");
     until("indexed", TICKS, async || indexed(&index).await).await;
     crew.finish();
     assert_complete(&index, &place.run_id).await;

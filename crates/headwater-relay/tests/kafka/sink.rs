@@ -1,5 +1,7 @@
 //! The sink: fields, order, refusals, outages.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_relay::kafka::{
@@ -178,24 +180,41 @@ fn address_without_a_broker_is_unavailable() {
     });
 }
 
+/// How far a sender is.
+#[derive(Default)]
+struct Sending {
+    delivered: AtomicUsize,
+    /// Calls that found no broker.
+    unavailable: AtomicUsize,
+    /// How many records may be sent.
+    allowed: AtomicUsize,
+}
+
 /// Sends in order, as a relay does: what failed, and what follows it, is sent again.
-async fn send_all(sink: &KafkaSink, records: &[Record]) -> (usize, usize) {
-    let (mut at, mut unavailable, mut failed) = (0, 0, 0);
-    let deadline = Instant::now() + Duration::from_secs(60);
+async fn send_all(sink: &KafkaSink, records: &[Record], sending: &Sending) -> usize {
+    let (mut at, mut failed) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while at < records.len() {
-        assert!(Instant::now() < deadline, "{at} of {} records after a minute", records.len());
-        let batch = &records[at..(at + 200).min(records.len())];
+        assert!(Instant::now() < deadline, "{at} of {} records after two minutes", records.len());
+        let batch = &records[at..(at + 200).min(sending.allowed.load(Ordering::Relaxed))];
+        if batch.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        }
         match sink.deliver(batch).await {
             Ok(deliveries) => {
                 let delivered = deliveries.iter().take_while(|one| **one == Delivery::Delivered).count();
                 failed += deliveries.len() - delivered;
                 at += delivered;
+                sending.delivered.store(at, Ordering::Relaxed);
             }
-            Err(SinkError::Unavailable(_)) => unavailable += 1,
+            Err(SinkError::Unavailable(_)) => {
+                sending.unavailable.fetch_add(1, Ordering::Relaxed);
+            }
             Err(error) => panic!("{error}"),
         }
     }
-    (unavailable, failed)
+    failed
 }
 
 #[test]
@@ -204,31 +223,40 @@ fn broker_that_is_killed_and_started_again_loses_nothing_and_no_order() {
     let (address, topic) = (kafka.url(), "orders");
     let records = keyed(20_000, 10);
     let url = format!("kafka://{address}/{topic}?timeout_ms=1500");
-    let sending = {
-        let records = records.clone();
-        let address = address.clone();
+    let sending = Arc::new(Sending { allowed: AtomicUsize::new(10_000), ..Sending::default() });
+    let sender = {
+        let (records, address, sending) = (records.clone(), address.clone(), Arc::clone(&sending));
         std::thread::spawn(move || {
             block_on(async {
                 create_topic(&address, topic, 2, &[]).await;
                 let sink = KafkaSink::from_url(&url).unwrap();
                 ready(&sink).await;
-                send_all(&sink, &records[..100]).await;
-                let outcome = send_all(&sink, &records[100..]).await;
+                let failed = send_all(&sink, &records, &sending).await;
                 sink.close().await;
-                outcome
+                failed
             })
         })
     };
-    for how in [Stop::Kill, Stop::Fast] {
-        std::thread::sleep(Duration::from_millis(1_200));
+    let wait_for = |what: &str, count: &AtomicUsize, at_least: usize| {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while count.load(Ordering::Relaxed) < at_least {
+            assert!(Instant::now() < deadline && !sender.is_finished(), "not reached: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    for (at, how) in [(5_000, Stop::Kill), (12_500, Stop::Fast)] {
+        wait_for("records to stop it at", &sending.delivered, at);
         kafka.stop(how).unwrap();
-        std::thread::sleep(Duration::from_millis(2_000));
+        // Now there are records left for the time without a broker, however late it was stopped.
+        let unavailable = sending.unavailable.load(Ordering::Relaxed);
+        sending.allowed.fetch_add(5_000, Ordering::Relaxed);
+        wait_for("a call without a broker", &sending.unavailable, unavailable + 1);
         kafka.serve().unwrap();
         kafka.wait(|| Ok(())).unwrap();
     }
-    let (unavailable, failed) = sending.join().unwrap();
+    let failed = sender.join().unwrap();
+    let unavailable = sending.unavailable.load(Ordering::Relaxed);
     println!("{unavailable} calls found no broker, {failed} records failed in others");
-    assert!(unavailable > 0, "the broker was up all the time");
     let found = found(&read_all(&address, topic));
     assert_eq!(checker::at_least_once(&published(&records), &found), Vec::<String>::new());
 }

@@ -178,11 +178,14 @@ async fn a_topic_outside_the_patterns_is_refused(place: &Place) {
 
 async fn an_expired_token_is_refused(place: &Place) {
     place.group("orders", "email").await;
-    let new = NewToken::new("short").scope(Scope::Publish).expires_in(Duration::from_secs(2));
+    let lasts = Duration::from_secs(2);
+    let new = NewToken::new("short").scope(Scope::Publish).expires_in(lasts);
+    let begun = Instant::now();
     let issued = place.headwater.tokens().create(&new).await.expect("a token");
     let mut server = place.serve().await;
     server.with(issued.secret());
-    assert_eq!(publish(&server, "orders").await.0, StatusCode::CREATED);
+    let (status, _) = publish(&server, "orders").await;
+    assert!(status == StatusCode::CREATED || begun.elapsed() >= lasts, "{status}");
     until(|| async { publish(&server, "orders").await.0 == StatusCode::UNAUTHORIZED }).await;
     server.end().await;
 }
