@@ -71,6 +71,11 @@ impl Hosts {
         Ok(Hosts(Arc::new(shared)))
     }
 
+    /// Refuses a namespace that was created by others since the session was prepared, as a new session does.
+    pub(super) async fn check_namespace(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        client.batch_execute(&self.0.setup[1]).await
+    }
+
     /// The TLS connector for cancel requests.
     pub(super) fn connector(&self) -> tls::Connector {
         self.0.connector.clone()
@@ -269,7 +274,7 @@ fn setup(config: &Config, namespace: &Namespace, options: &OpenOptions) -> [Stri
               w (name, value) JOIN pg_settings s ON s.name = w.name
          WHERE s.setting <> w.value; {DURABLE}"
     );
-    [settings, format!("{refuse}; {}", in_namespace(BEGIN_EPOCH, namespace))]
+    [settings, format!("{refuse}; {}", in_namespace(TRUST_AND_BEGIN_EPOCH, namespace))]
 }
 
 /// Commits of the store wait for the disk, and for a synchronous standby, whatever the role's setting is; a statement may
@@ -279,14 +284,52 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
 /// The timeline of the server's write-ahead log; a standby has none of its own.
 const TIMELINE: &str =
     "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) WHERE NOT pg_is_in_recovery()";
+/// Refuses a schema whose functions this session must not run, and begins an epoch. It runs before any other statement that names
+/// something in the namespace, and decides by the catalogues alone, in which no operator or function of another schema is found.
+///
+/// Any role that may create schemas can take the namespace's name first. A function without SECURITY DEFINER has the rights of the
+/// session that calls it, so the owner of a schema acts with the rights of those who use it: a superuser, and a role that a
+/// superuser has set in its session (the function may set it back), use schemas of superusers alone. That no function is
+/// dangerous now would prove nothing, because the owner can replace it at any time. A session with fewer rights trusts the owner
+/// of the schema in its URL, as in every call of another role's function; only what is called here, in every session, is checked.
+///
 /// After a promotion or restore an epoch begins before this session publishes anything: offsets then continue above those that
 /// were lost. Only if the namespace exists, and the role may do more than read.
-const BEGIN_EPOCH: &str = "DO $$ BEGIN
-    IF current_setting('transaction_read_only') = 'off' AND has_schema_privilege(to_regnamespace('{schema}'), 'USAGE') THEN
-        IF has_function_privilege(to_regprocedure('{schema}.begin_epoch()'), 'EXECUTE') THEN
-            PERFORM {schema}.begin_epoch();
-        END IF;
+const TRUST_AND_BEGIN_EPOCH: &str = "DO $$
+DECLARE
+    v_schema record;
+    v_superuser name;
+    v_begin record;
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    SELECT n.oid, n.nspowner, o.rolname AS owner, o.rolsuper INTO v_schema
+    FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = '{name}';
+    IF NOT FOUND THEN
+        RETURN;
     END IF;
+    SELECT r.rolname INTO v_superuser FROM pg_roles r WHERE r.rolsuper AND r.rolname IN (current_user, session_user) LIMIT 1;
+    IF FOUND AND NOT v_schema.rolsuper THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = format(
+            'schema {name} belongs to role %1$s, and this is a session of superuser %2$s: functions of %1$s could act with the rights '
+            'of %2$s; log in as %1$s, or as a role that %1$s has granted rights, choose another namespace, or make a superuser the '
+            'owner of the schema and of everything in it (ALTER SCHEMA {name} OWNER TO %2$s) if it is yours; nothing was changed',
+            v_schema.owner, v_superuser);
+    END IF;
+    IF current_setting('transaction_read_only') <> 'off' OR NOT has_schema_privilege(v_schema.oid, 'USAGE') THEN
+        RETURN;
+    END IF;
+    SELECT p.oid, p.prosecdef AND p.proowner = v_schema.nspowner
+                  AND p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'] IS TRUE AS is_ours INTO v_begin
+    FROM pg_proc p WHERE p.pronamespace = v_schema.oid AND p.proname = 'begin_epoch' AND p.pronargs = 0;
+    IF NOT FOUND OR NOT has_function_privilege(v_begin.oid, 'EXECUTE') THEN
+        RETURN;
+    END IF;
+    IF NOT v_begin.is_ours THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = format(
+            'function begin_epoch of schema {name}, which belongs to role %s, is not the one of Headwater: it could act with the '
+            'rights of %s; choose another namespace; nothing was changed', v_schema.owner, current_user);
+    END IF;
+    PERFORM {schema}.begin_epoch();
 END $$";
 const REFUSE_STANDBY: &str = "DO $$ BEGIN
     IF pg_is_in_recovery() THEN

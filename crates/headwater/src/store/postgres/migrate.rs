@@ -251,6 +251,8 @@ async fn apply_once(
     let translate = |error| fault::translate("migrating the schema", error);
     let mut client = connections.get().await?;
     let transaction = client.transaction().await.map_err(translate)?;
+    // First of all: no operator or function of another schema takes part in the check, or in what is created.
+    run(&transaction, namespace, "SET LOCAL search_path = pg_catalog, pg_temp").await?;
     let row = transaction.query_one(FIND, &[&namespace.as_str()]).await.map_err(translate)?;
     refuse_others(namespace, &row)?;
     // Bodies are not checked: they may call functions that are created later.

@@ -40,6 +40,7 @@ mod schema;
 mod snapshots;
 mod storage;
 mod storm;
+mod strangers;
 mod take_over;
 mod views;
 

@@ -29,14 +29,21 @@ pub(super) struct Installed {
 }
 
 /// What exists under the name, and who owns it. `used` covers every object that depends on the schema: tables and
-/// functions, and also types and operators, which a function of ours could call by mistake.
+/// functions, and also types and operators, which a function of ours could call by mistake. `readable`: reading `schema_version`
+/// runs nothing of another role's, as a view, a policy, or the cast of a type could.
 pub(super) const FIND: &str = "SELECT n.oid IS NOT NULL AS there,
     EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'lease_token')
       AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'schema_version') AS ours,
     EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'lease_token')
       AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'migration') AS unreleased,
+    EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'schema_version' AND c.relkind = 'r'
+            AND c.relowner = n.nspowner AND NOT c.relrowsecurity AND NOT c.relhassubclass
+            AND NOT EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+                            WHERE a.attrelid = c.oid AND t.typnamespace <> to_regnamespace('pg_catalog')::oid)) AS readable,
     EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid) AS used,
-    current_user::text AS me, pg_get_userbyid(n.nspowner)::text AS owner,
+    current_user::text AS me,
+    (SELECT r.rolname::text FROM pg_roles r JOIN pg_roles m ON m.rolname = current_user
+     WHERE r.rolname = session_user AND r.rolsuper AND NOT m.rolsuper) AS superuser, pg_get_userbyid(n.nspowner)::text AS owner,
     (SELECT string_agg(DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee) END, ', ')
      FROM aclexplode(n.nspacl) a WHERE a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner) AS creators,
     (SELECT pg_describe_object(d.classid, d.objid, 0) || ' of role ' || pg_get_userbyid(o.refobjid)
@@ -49,7 +56,12 @@ pub(super) async fn find(connections: &Connections, namespace: &Namespace) -> Re
     let client = connections.get().await?;
     let translate = |error| fault::translate("reading the schema's version", error);
     let row = client.query_one(FIND, &[&namespace.as_str()]).await.map_err(translate)?;
+    // Again, because the schema may have been created since the session was prepared.
+    connections.hosts().check_namespace(&client).await.map_err(translate)?;
     Ok(if stored(&row, "ours")? {
+        if !stored(&row, "readable")? {
+            return Err(forged(namespace, stored(&row, "owner")?));
+        }
         Found::Installed(installed(&client, namespace).await?)
     } else if stored(&row, "unreleased")? {
         Found::Unreleased
@@ -83,11 +95,18 @@ pub(super) async fn installed(client: &impl GenericClient, namespace: &Namespace
 /// run with the rights of the migrating user, often a superuser. A role that may create objects in the schema, or owns some
 /// there, can add an overload that fits a call better than our function.
 pub(super) fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
+    let refused = |text: String| Err(Error::new(ErrorKind::PermissionDenied, text));
+    let me: &str = stored(row, "me")?;
+    if let Some(superuser) = stored::<_, Option<&str>>(row, "superuser")? {
+        return refused(format!(
+            "schema {namespace} would belong to role {me}, and this is a session of superuser {superuser}: functions of {me} could \
+             act with the rights of {superuser}; log in as {me}; nothing was changed"
+        ));
+    }
     if !stored::<_, bool>(row, "there")? {
         return Ok(());
     }
-    let (me, owner): (&str, &str) = (stored(row, "me")?, stored(row, "owner")?);
-    let refused = |text: String| Err(Error::new(ErrorKind::PermissionDenied, text));
+    let owner: &str = stored(row, "owner")?;
     if owner != me {
         return refused(format!(
             "schema {namespace} belongs to role {owner}, and this is role {me}: migrate as {owner}, choose another namespace, \
@@ -142,6 +161,17 @@ pub(super) fn foreign(namespace: &Namespace) -> Error {
         ErrorKind::NotAStore,
         format!(
             "schema {namespace} exists and is not one of Headwater's; choose another namespace, nothing was changed"
+        ),
+    )
+}
+
+/// Not read: it could run functions of its owner, with the rights of this session.
+fn forged(namespace: &Namespace, owner: &str) -> Error {
+    Error::new(
+        ErrorKind::PermissionDenied,
+        format!(
+            "schema {namespace} of role {owner} is not one of Headwater's: its schema_version is not a plain table of {owner}; choose \
+             another namespace, nothing was changed"
         ),
     )
 }
