@@ -24,6 +24,8 @@ use crate::error::{Error, ErrorKind, Result};
 const READS_MAX: u32 = 8;
 /// The pause before the clock is read again; it is doubled each time.
 const READ_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// For how long no process may have read the clock before a step back.
+const UNREAD_MAX_MS: i64 = 3_600_000;
 /// How often a statement is repeated that was refused because of a step.
 const REFUSED_MAX: u32 = 3;
 
@@ -144,7 +146,7 @@ pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
             steady_ms: millis("steady_at")?,
             moved_ms: stored(&rows[0], "moved_ms")?,
         };
-        let mut step_ms = step_ms(memory.as_ref(), &reading, &kept);
+        let mut step_ms = accepted_ms(step_ms(memory.as_ref(), &reading, &kept), reading.now_ms, &kept);
         stepped = step_ms != 0;
         let steady = memory.is_some_and(|memory| memory.is_steady());
         if stepped || is_due(&kept, reading.now_ms, steady) {
@@ -173,6 +175,19 @@ pub(super) async fn check(store: &PostgresStore, on: On) -> Result<()> {
     }
 }
 
+/// The step as the server accepts it from any role: explained by the stored times, which "move_clock" checks
+/// (`functions/clock.sql` has the argument). A step that is not would be refused at every attempt.
+///
+/// A step forward that is longer than the time since a steady process read the clock did not happen: this process was suspended.
+/// A step back that was noticed after hours in which no process read the clock delays deadlines by the hours beyond the first.
+fn accepted_ms(step_ms: i64, now_ms: i64, stored: &Stored) -> i64 {
+    let since_ms = |at_ms: Option<i64>| at_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
+    if step_ms < 0 {
+        return step_ms.max(since_ms(stored.latest_ms).min(0).saturating_sub(UNREAD_MAX_MS));
+    }
+    if step_ms > since_ms(stored.steady_ms.or(stored.latest_ms)) { 0 } else { step_ms }
+}
+
 /// Whether the time must be stored: once for all processes that read it at about the same moment.
 fn is_due(stored: &Stored, now_ms: i64, steady: bool) -> bool {
     let half_ms = i64::try_from(READ_EVERY.as_millis() / 2).expect("a few seconds");
@@ -193,4 +208,35 @@ pub(super) async fn repeats(store: &PostgresStore, on: On, refused: &mut u32, er
 /// Whether deadlines have been moved since: a lease that was reported as lost may still be held.
 pub(super) async fn moved_since(store: &PostgresStore, on: On, moved_ms: i64) -> bool {
     check(store, on).await.is_ok() && store.guard.moved_ms() != moved_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    #[test]
+    fn a_step_is_sent_as_far_as_the_stored_times_explain_it() {
+        let now_ms = 1_000 * HOUR_MS;
+        let stored =
+            |latest_ms: Option<i64>, steady_ms: Option<i64>| Stored { latest_ms, steady_ms, moved_ms: 0 };
+        let accepted = |step_ms: i64, stored: Stored| accepted_ms(step_ms, now_ms, &stored);
+        let before = Some(now_ms - HOUR_MS);
+        assert_eq!(accepted(0, stored(None, None)), 0);
+        // Forward: up to the time since a steady process read the clock, or any process if none is steady.
+        assert_eq!(accepted(HOUR_MS, stored(before, None)), HOUR_MS);
+        assert_eq!(
+            accepted(HOUR_MS, stored(Some(now_ms), before)),
+            HOUR_MS,
+            "one that just started stored the time"
+        );
+        assert_eq!(accepted(HOUR_MS, stored(before, Some(now_ms - HOUR_MS + 1))), 0);
+        assert_eq!(accepted(HOUR_MS, stored(None, None)), 0);
+        // Back: as far as the stored time lies ahead, and an hour for which it was not read.
+        assert_eq!(accepted(-HOUR_MS, stored(before, None)), -HOUR_MS);
+        assert_eq!(accepted(-2 * HOUR_MS, stored(before, None)), -HOUR_MS);
+        assert_eq!(accepted(-9 * HOUR_MS, stored(Some(now_ms + 8 * HOUR_MS), None)), -9 * HOUR_MS);
+        assert_eq!(accepted(i64::MIN, stored(Some(i64::MAX), None)), now_ms - i64::MAX - HOUR_MS);
+    }
 }

@@ -114,8 +114,71 @@ async fn only_the_owner_sets_the_time() {
         "take_over.p_seen_at",
     ];
     assert_eq!(times, meant);
+    // Nor do lengths of time move what others have stored: each is listed with what it can change at most.
+    let lengths = "SELECT DISTINCT p.proname || '.' || p.proargnames[a.at]
+        FROM pg_proc p, unnest(p.proargtypes) WITH ORDINALITY a (type, at), unnest(ARRAY['producer', 'consumer', 'reader', 'operator']) k (kind)
+        WHERE p.pronamespace = '{schema}'::regnamespace AND p.proargnames[a.at] ~ '_(ms|s)$'
+          AND has_function_privilege('{name}_' || k.kind, p.oid, 'EXECUTE') ORDER BY 1";
+    let lengths = client.query(&scene.sql(lengths), &[]).await.unwrap();
+    let lengths: Vec<&str> = lengths.iter().map(|row| row.get(0)).collect();
+    assert_eq!(lengths, LENGTHS.map(|(name, _)| name));
     scene.drop().await;
 }
+
+/// The lengths of time that granted functions take, each with why a caller may choose it.
+const LENGTHS: [(&str, &str); 36] = [
+    ("claim.p_lease_ms", "the deadline of what the caller claims; the doctor shows a lease of over a year"),
+    ("claim.p_moved_ms", "compared with the stored value only"),
+    ("clean_subscription.p_older_than_ms", "a domain: at least the documented retention"),
+    (
+        "create_token.p_expires_in_ms",
+        "the expiry of the caller's new token; creating tokens is an operator's right",
+    ),
+    ("elect.p_term_ms", "the caller's own term: one that ends later than another's would is not waited for"),
+    ("end_silent.p_silent_ms", "ends leases, which any consumer may release; they are handed out again"),
+    ("extend.lease_s", "the deadline of a lease the caller holds, at most 366 days from now"),
+    (
+        "extend_leases.p_lease_ms",
+        "the deadline of leases the caller holds; the doctor shows one of over a year",
+    ),
+    ("force_complete.p_older_than_ms", "selects messages; giving them up is an operator's right"),
+    ("forget_inbox.p_retention_ms", "a domain: at least the documented retention"),
+    ("forget_published.p_retention_ms", "a domain: at least the documented retention"),
+    ("heartbeat.p_silent_ms", "selects silent owners to report; of the caller it stores that it takes part"),
+    ("keep_partitions.p_lock_ms", "how long a lock is waited for, bounded to 1 s"),
+    ("last_older.p_age_ms", "selects messages; nothing is stored"),
+    ("mark_failed.delay_s", "the back-off of entries the caller has claimed"),
+    ("move_clock.p_moved_ms", "compared with the stored value only"),
+    ("move_clock.p_step_ms", "refused unless the stored times explain it"),
+    (
+        "move_scheduled.p_delay_ms",
+        "the delivery of a scheduled message, at most 366 days from now; the role may also cancel it",
+    ),
+    ("process_forget.p_retention_ms", "a domain: at least the documented retention"),
+    ("publish_batch.p_delays_ms", "the delivery of the caller's own messages, at most 366 days from now"),
+    ("raise_flag.p_for_ms", "how long the caller's own waiter is notified"),
+    ("read.lease_s", "the deadline of what the caller claims, at most 366 days from now"),
+    ("read_bytes.lease_s", "the deadline of what the caller claims, at most 366 days from now"),
+    ("recover_stuck.older_than_ms", "selects claimed entries of the outbox, which are swept again"),
+    ("reschedule.backoff_ms", "the back-off of entries the caller has claimed"),
+    ("retry.delay_s", "the retry of a message the caller holds, at most 366 days from now"),
+    ("rotate_token.p_grace_ms", "how long the old secret is valid; rotating tokens is an operator's right"),
+    ("settle_inside.p_delays_ms", "the retry of messages the caller holds"),
+    ("settle_parts.p_delays_ms", "the retry of messages the caller holds"),
+    ("start_backfill.p_target_latency_ms", "the pace of a backfill; it sets no time"),
+    ("start_session.p_lasts_ms", "the expiry of a session, bounded by that of its token"),
+    (
+        "step_backfill.p_lease_ms",
+        "the caller's own turn: one that ends later than another's would is not waited for",
+    ),
+    ("subscribe.p_window_ms", "counts restarts of the group in the window; it sets no time"),
+    ("sweep_batch.claim_timeout_s", "selects entries whose claim is over; they are swept again"),
+    ("sweep_outbox.p_claim_timeout_ms", "selects entries whose claim is over; they are swept again"),
+    (
+        "take_backfill.p_lease_ms",
+        "the caller's own turn: one that ends later than another's would is not waited for",
+    ),
+];
 
 #[tokio::test]
 async fn producers_and_consumers_set_no_stored_time() {
@@ -128,6 +191,34 @@ async fn producers_and_consumers_set_no_stored_time() {
     run(&scene, &client, &format!("SET ROLE {{name}}_consumer; {far}; RESET ROLE")).await;
     let stored = "SELECT count(*) FROM {schema}.clock c WHERE c.latest_at > now() + interval '1 minute'";
     assert_eq!(numbers(&scene, &client, stored).await, [0]);
+    // Nor is a step that the stored times do not explain: nothing is moved.
+    let rows = "SELECT (extract(epoch FROM c.latest_at) * 1000000)::bigint, (extract(epoch FROM c.steady_at) * 1000000)::bigint,
+        c.moved_ms FROM {schema}.clock c";
+    let move_by = async |step_ms: &str| {
+        let sql = format!(
+            "SELECT {{schema}}.move_clock(c.moved_ms, {step_ms}, clock_timestamp(), true, NULL) FROM {{schema}}.read_clock(NULL) c"
+        );
+        client.batch_execute(&scene.sql("SET ROLE {name}_consumer")).await.unwrap();
+        let moved: bool = client.query_one(&scene.sql(&sql), &[]).await.unwrap().get(0);
+        client.batch_execute("RESET ROLE").await.unwrap();
+        moved
+    };
+    assert!(move_by("0").await, "the time itself is stored");
+    let before = numbers(&scene, &client, rows).await;
+    for step_ms in ["252460800000000", "-252460800000000", "3600000", "-3700000", "2000", "-2000", "NULL"] {
+        assert!(!move_by(step_ms).await, "{step_ms}");
+        assert_eq!(numbers(&scene, &client, rows).await, before, "{step_ms}");
+    }
+    let sooner = "SELECT {schema}.move_clock(0, 0, clock_timestamp() + interval '3 seconds', true, NULL)";
+    run(&scene, &client, &format!("SET ROLE {{name}}_consumer; {sooner}; RESET ROLE")).await;
+    assert_eq!(numbers(&scene, &client, rows).await, before, "a time that the clock has not shown");
+    // Whatever writes the row, every process can read it.
+    for column in ["latest_at", "steady_at"] {
+        let sql = scene.sql(&format!("UPDATE {{schema}}.clock SET {column} = '20000-01-01'"));
+        let refused = client.batch_execute(&sql).await.unwrap_err();
+        let check = refused.as_db_error().unwrap().constraint();
+        assert_eq!(check, Some(&*format!("clock_{column}_readable")), "{refused}");
+    }
     for tick in ["infinity", "-infinity", "20000-01-01"] {
         let sql = format!("SELECT {{schema}}.cron_last('tick {tick}', '{tick}')");
         let refused = refusal(&scene, &client, "producer", &sql).await;

@@ -35,6 +35,17 @@ $$;
 -- heartbeat, and all find at the same moment that the stored time is old. The result is false, because the other one may be moving
 -- deadlines; the caller reads the clock again.
 --
+-- Any consumer may call this, so the step is refused, and the result is false, unless the stored times explain it. p_read was read
+-- before, so it is not in the future. The rest follows from p_read - (stored time) = p_step_ms + the time that passed since the stored
+-- time was read:
+-- - A step forward is at most p_read - (stored time), because the time that passed is not negative. More would postpone every retry,
+--   lease and back-off beyond the time that really passed. The stored time is that of a steady process, if there was one: another
+--   may have started after the step, have noticed nothing, and have stored the time it found.
+-- - After a step back latest_at may lie ahead of the clock by less than the step, by the time for which no process read the clock.
+--   Nothing in the database measures that; an hour of it is believed.
+-- - Processes send no step of 2 s or less (STEP_MIN_MS), and others detect a larger one that did not happen, and move it back.
+-- clock.rs, "accepted_ms", has the same rule: a process sends no step that is refused here.
+--
 -- Rows locked by another transaction are skipped, because waiting for them could be a deadlock: a claim or settlement that works on
 -- them at this moment sets new times or removes them.
 CREATE OR REPLACE FUNCTION {schema}.move_clock(
@@ -43,10 +54,9 @@ CREATE OR REPLACE FUNCTION {schema}.move_clock(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_step interval := make_interval(secs => p_step_ms / 1000.0);
-    -- A deadline that had passed before a step forward stays passed; one that lies in the past after a step back is due as before.
-    v_after timestamptz := p_read - greatest(v_step, interval '0');
+    v_after timestamptz;
 BEGIN
-    IF p_read IS NULL OR abs(extract(epoch FROM coalesce(p_now, clock_timestamp()) - p_read)) > 5 THEN
+    IF (extract(epoch FROM coalesce(p_now, clock_timestamp()) - p_read) BETWEEN 0 AND 5) IS NOT TRUE THEN
         RETURN false;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -60,13 +70,20 @@ BEGIN
     SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_read) ELSE p_read END,
         steady_at = CASE WHEN p_steady THEN p_read ELSE c.steady_at + v_step END,
         moved_ms = c.moved_ms + p_step_ms
-    WHERE c.moved_ms = p_moved_ms;
+    -- A millisecond is the rounding of processes.
+    WHERE c.moved_ms = p_moved_ms AND CASE
+        WHEN p_step_ms > 2000 THEN p_step_ms <= extract(epoch FROM p_read - coalesce(c.steady_at, c.latest_at)) * 1000 + 1
+        WHEN p_step_ms < -2000
+            THEN p_step_ms >= extract(epoch FROM least(p_read - c.latest_at, interval '0')) * 1000 - 3600000 - 1
+        ELSE p_step_ms = 0 END;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
     IF p_step_ms = 0 THEN
         RETURN true;
     END IF;
+    -- A deadline that had passed before a step forward stays passed; one that lies in the past after a step back is due as before.
+    v_after := p_read - greatest(v_step, interval '0');
     -- A lease that moving would end was given after the step back, by a process that had not noticed it: its deadline is right.
     UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.outstanding x

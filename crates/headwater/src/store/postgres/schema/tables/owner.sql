@@ -51,7 +51,10 @@ CREATE TABLE {schema}.clock (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     latest_at timestamptz,
     steady_at timestamptz,
-    moved_ms  bigint NOT NULL DEFAULT 0
+    moved_ms  bigint NOT NULL DEFAULT 0,
+    -- The range of clients: every process reads this row before it does anything that depends on deadlines.
+    CONSTRAINT clock_latest_at_readable CHECK (latest_at >= '0001-01-01 00:00:00Z' AND latest_at < '9999-12-30 00:00:00Z'),
+    CONSTRAINT clock_steady_at_readable CHECK (steady_at >= '0001-01-01 00:00:00Z' AND steady_at < '9999-12-30 00:00:00Z')
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 INSERT INTO {schema}.clock DEFAULT VALUES;
