@@ -44,6 +44,8 @@ BEGIN
                                  'depart', 'detect_dead', 'elapse', 'elect', 'empty_deleted_topic', 'end_silent', 'extend_leases', 'fail_backfill',
                                  'forget_inbox', 'forget_old', 'forget_published', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_older', 'last_taken',
                                  'last_taken_of', 'maintain',
+                                 -- In the views of operator_views.sql.
+                                 'counts', 'floor_of', 'watermark_of',
                                  'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
                                  'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw',
@@ -56,8 +58,8 @@ BEGIN
                                  'advance_bridge', 'claim_if_new', 'fail_outbox', 'insert_all_if_absent', 'insert_if_absent', 'insert_returning_id', 'mark_failed', 'mark_published', 'park',
                                  'recover_stuck', 'redrive_parked', 'reschedule', 'sweep_batch', 'sweep_outbox'];
         WHEN 'reader' THEN
-            v_functions := ARRAY['as_text', 'backfills', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents', 'tracking_change',
-                                 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
+            v_functions := ARRAY['as_text', 'backfills', 'counts', 'floor_of', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents', 'tracking_change',
+                                 'watermark_of', 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_log'];
         WHEN 'operator' THEN
             v_functions := ARRAY['act_on_message', 'add_relay', 'advance', 'alter_topic', 'as_text', 'backfills', 'begin_epoch', 'cancel_scheduled', 'create_group', 'create_topic',
@@ -67,6 +69,8 @@ BEGIN
                                  'resurrect', 'seek', 'set_policy',
                                  -- Tokens of servers.
                                  'any_token', 'create_token', 'end_session', 'find_token', 'list_tokens', 'revoke_token', 'rotate_token', 'start_session',
+                                 -- In the views of operator_views.sql.
+                                 'counts', 'floor_of', 'watermark_of',
                                  'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'tracking_change', 'turn_backfill', 'went_past',
                                  'process_change', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_load', 'process_log', 'process_signal', 'process_update'];

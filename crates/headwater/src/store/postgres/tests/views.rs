@@ -110,5 +110,17 @@ async fn roles_read_the_views_of_their_part() {
         assert_eq!(read.is_ok(), allowed, "{role}: {view}: {read:?}");
         client.batch_execute("RESET ROLE").await.unwrap();
     }
+    // A role that has the right to a view can read it: functions in it are called with the rights of the reader.
+    let granted = "SELECT k.kind, c.relname::text FROM pg_class c, unnest(ARRAY['producer', 'consumer', 'reader', 'operator']) k (kind)
+        WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v' AND has_table_privilege('{name}_' || k.kind, c.oid, 'SELECT')";
+    let granted = client.query(&scene.sql(granted), &[]).await.unwrap();
+    assert!(granted.len() >= 50, "{} pairs", granted.len());
+    for row in granted {
+        let (role, view): (&str, &str) = (row.get(0), row.get(1));
+        client.batch_execute(&scene.sql(&format!("SET ROLE {{name}}_{role}"))).await.unwrap();
+        let read = client.query(&scene.sql(&format!("SELECT * FROM {{schema}}.{view}")), &[]).await;
+        assert!(read.is_ok(), "{role}: {view}: {read:?}");
+        client.batch_execute("RESET ROLE").await.unwrap();
+    }
     scene.drop().await;
 }
