@@ -407,8 +407,10 @@ const DROP_ATTEMPTS: u32 = 10;
 pub(super) async fn drop_namespace(connections: &Connections, namespace: &Namespace) -> Result<()> {
     let translate = |error| fault::translate("dropping the namespace", error);
     let client = connections.get().await?;
-    let sql =
-        in_namespace("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE", namespace);
+    // Both statements are sent together, and so are one transaction: the setting ends with it, and does not stay with a session
+    // behind a pooler.
+    let sql = "SET LOCAL client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE";
+    let sql = in_namespace(sql, namespace);
     let mut attempt = 1;
     while let Err(error) = client.batch_execute(&sql).await {
         if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) || attempt == DROP_ATTEMPTS {

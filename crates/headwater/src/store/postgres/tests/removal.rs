@@ -2,6 +2,7 @@
 
 use tokio_postgres::error::SqlState;
 
+use super::races::until_true;
 use super::*;
 use crate::topic::{Partition, Removal, Storage};
 
@@ -190,9 +191,7 @@ async fn a_namespace_is_dropped_beside_transactions_that_use_it() {
     let waits = "SELECT FROM pg_locks WHERE relation = '{schema}.outbox_entry'::regclass AND NOT granted";
     let waits = scene.sql(waits);
     let reading = async {
-        while watching.query(&waits, &[]).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_true("the drop waits", async || !watching.query(&waits, &[]).await.unwrap().is_empty()).await;
         let read = client.batch_execute(&scene.sql("SELECT FROM {schema}.topic")).await;
         run(&scene, &client, "ROLLBACK").await;
         assert!(read.err().is_none_or(|error| error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED)));
