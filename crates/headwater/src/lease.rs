@@ -205,7 +205,7 @@ pub struct Claimed {
     pub leases: Vec<Lease>,
     /// When claiming again may find something although nothing is published: a retry, an expired lease or a scheduled
     /// message comes due, a commit is under way, or a limit of the group held something back. `None` when only a
-    /// publish can bring anything.
+    /// publish can bring anything; PostgreSQL also leaves out retries and deadlines that are more than 30 seconds away.
     pub recheck_after: Option<Duration>,
     /// Requested subscriptions that are not active, and their states. They got nothing.
     pub inactive: Vec<(SubscriptionId, SubscriptionState)>,

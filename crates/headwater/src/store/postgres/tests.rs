@@ -25,6 +25,7 @@ mod epoch;
 mod gaps;
 mod handling;
 mod idle;
+mod leases;
 mod lives;
 mod locks;
 mod maintenance;

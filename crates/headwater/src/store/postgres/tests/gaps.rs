@@ -236,7 +236,7 @@ async fn no_batch_notes_more_gaps_than_may_be() {
 
 /// A cached plan locks all partitions before pruning any: with hundreds of tables that fills the server's lock table.
 #[tokio::test]
-async fn heads_and_starts_lock_no_table_of_another_topic() {
+async fn heads_starts_and_burials_lock_no_table_of_another_topic() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let dedicated = |partition| TopicSettings {
@@ -262,6 +262,17 @@ async fn heads_and_starts_lock_no_table_of_another_topic() {
                 SELECT {{schema}}.subscribe('{name}', 'at{round}', 'timestamp', NULL, now(), 60000, NULL)"
             );
             scene.run(&client, &text).await;
+            let bury = format!(
+                "SELECT {{schema}}.bury_range(s.subscription_id, s.topic_id, 1, 1000, 1, 'e', NULL, now())
+                 FROM {{schema}}.subscription s WHERE s.group_name = 'now{round}' AND s.topic_id = {{schema}}.topic_id_of('{name}')"
+            );
+            scene.run(&client, &bury).await;
+            let redrive = format!(
+                "SELECT r.redriven FROM (SELECT x.subscription_id, array_agg(x.dead_letter_id) AS ids, array_agg(NULL::integer) AS lanes
+                     FROM {{schema}}.dead_letter x WHERE x.topic_id = {{schema}}.topic_id_of('{name}') GROUP BY x.subscription_id) d
+                 CROSS JOIN LATERAL {{schema}}.redrive(d.subscription_id, d.ids, d.lanes, 0, 0, false, 'tester', NULL) r"
+            );
+            assert!(scene.number(&client, &redrive).await > 0);
             let held = "SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
                 WHERE l.pid = pg_backend_pid() AND c.relnamespace = '{schema}'::regnamespace
                   AND c.relname ~ '^message_' AND c.relkind = 'r' ORDER BY 1";

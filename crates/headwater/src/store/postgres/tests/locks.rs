@@ -1,6 +1,7 @@
 //! Which locks claims take: none that a role without rights could hold to block them, and no row lock if there is nothing
 //! to claim. And in which order operators take theirs.
 
+use super::leases::until_waited_for;
 use super::lives::{until_a_session_waits, until_sessions_wait};
 use super::races::{claim_of, in_time};
 use super::*;
@@ -325,4 +326,32 @@ async fn sessions_of_an_owner_without_a_row_exclude_each_other() {
         }
         scene.drop().await;
     }
+}
+
+/// A group that dies while a session registers it again: the session takes the lock of the topic range next, which a step of tracking
+/// may hold that waits for the subscription.
+#[tokio::test]
+async fn a_registration_of_a_group_that_died_meanwhile_holds_it_no_longer() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    let (killing, tracking) = (scene.client().await, scene.client().await);
+    let dies = "BEGIN; UPDATE {schema}.subscription SET state = 'dead', heartbeat_at = '2000-01-01'";
+    killing.batch_execute(&scene.sql(dies)).await.unwrap();
+    let registering = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.subscribe(&orders(), &GroupName::new("a").unwrap(), Start::Now).await }
+    });
+    until_waited_for(&scene, &killing).await;
+    tracking.batch_execute(&scene.sql("BEGIN; SELECT {schema}.begin_maintenance(1)")).await.unwrap();
+    killing.batch_execute("COMMIT").await.unwrap();
+    until_waited_for(&scene, &tracking).await;
+    let free = scene.sql("SELECT FROM {schema}.subscription FOR UPDATE NOWAIT");
+    tracking.batch_execute(&free).await.expect("the subscription is free");
+    tracking.batch_execute("COMMIT").await.unwrap();
+    in_time("the registration", registering).await.unwrap().unwrap();
+    let state: String =
+        tracking.query_one(&scene.sql("SELECT state FROM {schema}.subscription"), &[]).await.unwrap().get(0);
+    assert_eq!(state, "active");
+    scene.drop().await;
 }

@@ -18,10 +18,11 @@ async fn entries(scene: &Scene, client: &Client, claim: &str) -> i64 {
     after - before
 }
 
-/// Both paths of a claim: with full ranges waiting, and with a publish before each claim, so that the head moves every time.
+/// Both paths of a claim: with full ranges waiting, and with a publish before each claim, so that the head moves every time and the
+/// last claim finds nothing. Leases have expired since, or were to last for long.
 #[tokio::test]
 async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapshot() {
-    for publishes in [false, true] {
+    for (publishes, lease_ms) in [(false, 1), (true, 1), (true, 300_000)] {
         let Some(scene) = Scene::new() else { return };
         let store = scene.open().await;
         let subscription = subscribed(&store).await;
@@ -38,7 +39,7 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
         // whose beginning a claim scans everything.
         let claim = |at: &str| {
             scene.sql(&format!(
-                "SELECT * FROM {{schema}}.claim('tester', ARRAY[{}], ARRAY[3], ARRAY[1::bigint], NULL, NULL, NULL, false, 1000, 20000, 10000, 1000,
+                "SELECT * FROM {{schema}}.claim('tester', ARRAY[{}], ARRAY[3], ARRAY[{lease_ms}::bigint], NULL, NULL, NULL, false, 1000, 20000, 10000, 1000,
                  timestamptz '2026-01-01 00:00:00Z' + {at} * interval '1 ms')",
                 subscription.subscription_id.0
             ))
@@ -61,7 +62,10 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
         let early = entries(&scene, &client, &claim("201")).await;
         run(201, 3_000).await;
         let late = entries(&scene, &client, &claim("3001")).await;
-        assert!(late <= early * 2, "publishes {publishes}: {early} entries, and after 3,000 claims {late}");
+        assert!(
+            late <= early * 2,
+            "publishes {publishes}, {lease_ms} ms: {early} entries, and after 3,000 claims {late}"
+        );
         old.batch_execute("COMMIT").await.unwrap();
         scene.drop().await;
     }

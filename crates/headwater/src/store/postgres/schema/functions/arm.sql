@@ -10,7 +10,10 @@ BEGIN
                    AND o.due_at <= p_now AND (p_parked OR NOT o.parked));
 END $$;
 
--- After how many milliseconds another claim may find something without a new publish; null if only a publish can change that.
+-- After how many milliseconds another claim may find something without a new publish; null if only a publish can change that in the
+-- next 30 seconds. Ranges that are due later are not searched for: the entries of leases that were settled long before their deadline are
+-- there, one for each earlier claim if an old snapshot keeps them. Nobody waits longer than 30 seconds before claiming again, or
+-- checking (claimable, listen).
 CREATE OR REPLACE FUNCTION {schema}.recheck_ms(p_subscription_id integer, p_topic_id integer, p_due_since timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -24,7 +27,7 @@ DECLARE
 BEGIN
     SELECT least(
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
-         AND o.due_at > p_now AND NOT o.parked AND o.due_at < 'infinity'),
+         AND o.due_at > p_now AND o.due_at <= p_now + interval '30 seconds' AND NOT o.parked),
         (SELECT min(s.deliver_at) FROM {schema}.schedule s WHERE s.topic_id = p_topic_id)) INTO v_due;
     v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id ORDER BY e.era LIMIT 1;
@@ -56,8 +59,8 @@ BEGIN
 END $$;
 
 -- The subscriptions for which a claim may find something. A subscription is idle if it is active, its cursors are past the head,
--- and an empty claim would not request to be repeated: recheck_ms() is the very function that claims use. It covers offsets that
--- are taken but not committed, ranges that are due or will be, gaps, and scheduled messages. Reads only.
+-- no range is outstanding that is due or will be, and an empty claim would not request to be repeated: recheck_ms() is the very function
+-- that claims use. It covers offsets that are taken but not committed, gaps, and scheduled messages. Reads only.
 CREATE OR REPLACE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now {schema}.injected_time) RETURNS TABLE (subscription_id integer)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -71,7 +74,7 @@ BEGIN
     WHERE h.topic_id IS NULL
        OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
        -- The ack of another process frees a parked range, and that process may end before it wakes the others.
-       OR EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = i.id AND o.parked)
+       OR EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = i.id AND (o.parked OR o.due_at < 'infinity'))
        OR {schema}.recheck_ms(i.id, s.topic_id, '-infinity', v_now) IS NOT NULL;
 END $$;
 

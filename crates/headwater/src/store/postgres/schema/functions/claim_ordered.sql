@@ -52,7 +52,7 @@ BEGIN
         -- An owner just past its deadline may be settling or extending this row: then nothing after it may overtake it
         -- now. The locked row is read again: it may have been settled in part meanwhile.
         SELECT * INTO r FROM {schema}.outstanding o
-        WHERE (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset)
+        WHERE o.token = r.token AND (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset)
           AND (o.parked OR o.due_at <= p_now) FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         IF r.owner IS NOT NULL THEN
@@ -67,7 +67,7 @@ BEGIN
                 -- Its attempts are used up. Only the client can compute whether the message is of this lane, so the client
                 -- settles it: buried, or acked if it is another lane's.
                 UPDATE {schema}.outstanding o SET attempts = r.attempts - 1
-                WHERE (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
+                WHERE o.token = r.token AND (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
                 r := {schema}.lease_row(r, 1, p_owner, p_deadline);
                 RETURN NEXT {schema}.note('used_up', r, format('lease expired %s times; last %s', r.attempts, r.last_error));
                 v_left := 0;

@@ -1,9 +1,10 @@
 -- Leases: tokens, expiry, and burying.
 --
--- Claims and settlements find rows of "outstanding" by the primary key alone, token and first offset. The table is empty most of the time, so by its
--- statistics all its indexes cost the same, and a plan made then may read every entry of another index, those of thousands of dead
--- rows included. So a row is compared as a whole, (token, first_offset) BETWEEN, and other columns of indexes with IS TRUE: only the
--- primary key can serve these conditions.
+-- A known row of "outstanding", and the rows of a known lease, are found by the primary key alone: token and first offset. The table is empty most of the
+-- time, so by its statistics all its indexes cost the same, and a plan made then may read every entry of another index, those of
+-- thousands of dead rows included. So a row is compared as a whole, (token, first_offset) BETWEEN, and other columns of indexes with IS
+-- TRUE: only the primary key can serve these conditions. "token =" beside the comparison is for the planner, which takes the comparison
+-- alone for a ninth of the table.
 
 -- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats after a loss
 -- of commits: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a failover or a
@@ -30,7 +31,7 @@ BEGIN
     r.token := {schema}.new_token();
     UPDATE {schema}.outstanding o
     SET token = r.token, attempts = r.attempts, suspect = true, last_error = r.last_error, owner = NULL, due_at = r.due_at
-    WHERE (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
+    WHERE o.token = p_row.token AND (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
     UPDATE {schema}.subscription s SET reassigned = s.reassigned + 1 WHERE s.subscription_id = r.subscription_id;
     RETURN r;
 END $$;
@@ -57,7 +58,7 @@ BEGIN
     r.parked := false;
     UPDATE {schema}.outstanding o
     SET token = r.token, last_offset = r.last_offset, owner = r.owner, due_at = r.due_at, parked = false
-    WHERE (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
+    WHERE o.token = p_row.token AND (o.token, o.first_offset) BETWEEN (p_row.token, p_row.first_offset) AND (p_row.token, p_row.first_offset);
     IF r.last_offset < p_row.last_offset THEN
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                           suspect, parked, owner, key, last_error)
@@ -76,23 +77,44 @@ BEGIN
     PERFORM {schema}.bury_range(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts, v_error,
                                 substring(r.last_error FROM '^lease expired: held by (.+)$'), p_now);
     DELETE FROM {schema}.outstanding o
-    WHERE (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
+    WHERE o.token = r.token AND (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
     RETURN {schema}.note('buried', r, v_error);
 END $$;
 
--- Locks leases in the order of locks (functions/locks.sql), for a statement that changes them in the order of its plan.
-CREATE OR REPLACE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Locks the rows of leases as they are now, in the order of locks (functions/locks.sql), and returns them: statements after it find
+-- exactly these rows under the tokens, until the transaction ends.
+--
+-- The rows under a token only become fewer, or smaller. Who settles or removes a part of a range holds its row, and replaces it by rows of the
+-- same token for what is left; all else that is written to a row removes it, gives it another token, or leaves its range as it is. So if each row that a
+-- search found is locked with the range it was found with, none was replaced since the snapshot of the search: there are no others.
+-- Else the search is repeated, as a new statement, which finds the rows that were inserted. They are in the range of the row they
+-- replaced, and so after all rows that are locked already: the order of locks holds across searches. Each repetition follows a
+-- commit of another session.
+CREATE OR REPLACE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS SETOF {schema}.outstanding
+LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
     v_found record;
+    v_last {schema}.outstanding;
+    r {schema}.outstanding;
 BEGIN
-    -- One token at a time, for the reason given at settle_all.
-    FOR v_found IN
-        SELECT l.token, l.first_offset FROM unnest(p_tokens) AS w (token)
-        CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
-        ORDER BY l.subscription_id, l.lane, l.first_offset
+    <<search>>
     LOOP
-        PERFORM FROM {schema}.outstanding o
-        WHERE (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset) FOR UPDATE;
+        -- One token at a time, for the reason given at settle_all.
+        FOR v_found IN
+            SELECT l.token, l.first_offset, l.last_offset FROM unnest(p_tokens) AS w (token)
+            CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
+            WHERE v_last.token IS NULL OR (l.subscription_id, coalesce(l.lane, 0), l.first_offset)
+                                          > (v_last.subscription_id, coalesce(v_last.lane, 0), v_last.first_offset)
+            ORDER BY l.subscription_id, l.lane, l.first_offset
+        LOOP
+            SELECT o.* INTO r FROM {schema}.outstanding o
+            WHERE o.token = v_found.token
+              AND (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset) FOR UPDATE;
+            CONTINUE search WHEN NOT FOUND;
+            v_last := r;
+            RETURN NEXT r;
+            CONTINUE search WHEN r.last_offset <> v_found.last_offset;
+        END LOOP;
+        EXIT;
     END LOOP;
 END $$;

@@ -24,7 +24,9 @@
 -- One exception: the head that a claim locks FOR SHARE beside a gap (take_next) comes after its cursor. A deadlock there would need
 -- a second claim of the same group in the same microseconds; the server then aborts one of the two, which is retried.
 -- Where several rows of a table are changed they are locked first, in the order above: an UPDATE or DELETE alone locks them in the
--- order in which its plan finds them.
+-- order in which its plan finds them. A settlement of parts replaces the rows of its lease. A session that waited for one of these finds it gone,
+-- and must find the rest before it locks anything later in the order: lock_leases() and settle_all() search again, from there on. An UPDATE
+-- that found the rest only after it had locked other leases could wait for a session that waits for those.
 --
 -- A claim departs from the order once: it holds a range (which was free), and then a cursor, when it counts an expiry in the
 -- subscription. Nothing that holds a subscription waits for a cursor or a range of it beside such a claim:

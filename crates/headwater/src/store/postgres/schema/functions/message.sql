@@ -35,12 +35,12 @@ BEGIN
     SELECT c.next_offset INTO STRICT v_next FROM {schema}.cursor c
     WHERE c.subscription_id = s.subscription_id AND c.lane = coalesce(p_lane, 0) FOR UPDATE;
     -- Only a settlement can change the range meanwhile: until it commits, a new query finds the row it splits, and afterwards the rows
-    -- it inserted. All rows of the token are locked, in the order in which settlements lock them.
+    -- it inserted. All rows of the token are locked.
     LOOP
         SELECT o.token INTO v_token FROM {schema}.outstanding o
         WHERE o.subscription_id = s.subscription_id AND o.lane IS NOT DISTINCT FROM p_lane AND p_offset BETWEEN o.first_offset AND o.last_offset;
         EXIT WHEN NOT FOUND;
-        PERFORM FROM {schema}.outstanding o WHERE o.token = v_token ORDER BY o.first_offset FOR UPDATE;
+        PERFORM {schema}.lock_leases(ARRAY[v_token]);
         SELECT o.* INTO r FROM {schema}.outstanding o WHERE o.token = v_token AND p_offset BETWEEN o.first_offset AND o.last_offset;
         EXIT WHEN FOUND;
     END LOOP;

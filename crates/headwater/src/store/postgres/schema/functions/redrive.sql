@@ -22,6 +22,7 @@ DECLARE
     v_state text;
     v_topic text;
     v_group text;
+    v_stored bigint[];
 BEGIN
     redriven := 0;
     SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
@@ -41,11 +42,11 @@ BEGIN
     PERFORM FROM {schema}.cursor c
     WHERE c.subscription_id = p_subscription_id AND c.lane IN (SELECT coalesce(l, 0) FROM unnest(p_lanes) l)
     ORDER BY c.lane FOR UPDATE;
-    PERFORM FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE;
+    v_stored := {schema}.stored_among(redrive.topic_id, ARRAY(
+        SELECT d.message_offset FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE));
     WITH letter AS (
         DELETE FROM {schema}.dead_letter d USING unnest(p_ids, p_lanes) AS w (id, lane)
-        WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id
-          AND EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset))
+        WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id AND d.message_offset = ANY (v_stored)
         RETURNING d.message_offset, d.key, w.lane
     ), once AS (
         SELECT DISTINCT ON (l.message_offset) l.message_offset, l.key, l.lane FROM letter l

@@ -19,6 +19,9 @@ END $$;
 --
 -- The rows of a lease are found by one token at a time: a plan for a list of tokens may scan the table or another index instead
 -- (functions/lease.sql).
+--
+-- A DELETE locks its row: so this is lock_leases() and the deletion in one, with its argument for repeating the search. A settlement of parts of
+-- the same lease that commits meanwhile leaves rows that only a new search finds; reported as held, they would be handed out again.
 CREATE OR REPLACE FUNCTION {schema}.settle_all(
     p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_durable boolean, p_now {schema}.injected_time
 ) RETURNS TABLE (token bigint, freed_topic_id integer)
@@ -27,34 +30,45 @@ SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan S
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_found record;
+    v_last {schema}.outstanding;
     r {schema}.outstanding;
 BEGIN
     IF NOT p_durable THEN
         -- An ack lost in a power cut only means a redelivery.
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    FOR v_found IN
-        SELECT l.token, l.first_offset, w.subscription_id, w.owner
-        FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
-        CROSS JOIN LATERAL (SELECT x.token, x.first_offset, x.lane FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
-        -- The order of locks (functions/locks.sql).
-        ORDER BY w.subscription_id, l.lane, l.first_offset
+    <<search>>
     LOOP
-        DELETE FROM {schema}.outstanding o
-        WHERE (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset)
-          AND (o.subscription_id = v_found.subscription_id AND o.owner = v_found.owner AND o.due_at > v_now) IS TRUE
-        RETURNING o.* INTO r;
-        CONTINUE WHEN NOT FOUND;
-        token := r.token;
-        freed_topic_id := NULL;
-        IF r.lane IS NOT NULL THEN
-            SELECT s.topic_id INTO freed_topic_id FROM {schema}.subscription s WHERE s.subscription_id = r.subscription_id;
-        END IF;
-        -- Where no topic keeps an ack log, this is one lookup in an empty index.
-        IF EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log) THEN
-            PERFORM {schema}.log_ack(r.subscription_id, r.first_offset, r.last_offset, r.lane, r.owner, v_now);
-        END IF;
-        RETURN NEXT;
+        FOR v_found IN
+            SELECT l.token, l.first_offset, l.last_offset, w.subscription_id, w.owner
+            FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
+            CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
+            WHERE l.subscription_id = w.subscription_id AND l.owner = w.owner AND l.due_at > v_now
+              AND (v_last.token IS NULL OR (l.subscription_id, coalesce(l.lane, 0), l.first_offset)
+                                           > (v_last.subscription_id, coalesce(v_last.lane, 0), v_last.first_offset))
+            -- The order of locks (functions/locks.sql).
+            ORDER BY l.subscription_id, l.lane, l.first_offset
+        LOOP
+            DELETE FROM {schema}.outstanding o
+            WHERE o.token = v_found.token
+              AND (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset)
+              AND (o.subscription_id = v_found.subscription_id AND o.owner = v_found.owner AND o.due_at > v_now) IS TRUE
+            RETURNING o.* INTO r;
+            CONTINUE search WHEN NOT FOUND;
+            v_last := r;
+            token := r.token;
+            freed_topic_id := NULL;
+            IF r.lane IS NOT NULL THEN
+                SELECT s.topic_id INTO freed_topic_id FROM {schema}.subscription s WHERE s.subscription_id = r.subscription_id;
+            END IF;
+            -- Where no topic keeps an ack log, this is one lookup in an empty index.
+            IF EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log) THEN
+                PERFORM {schema}.log_ack(r.subscription_id, r.first_offset, r.last_offset, r.lane, r.owner, v_now);
+            END IF;
+            RETURN NEXT;
+            CONTINUE search WHEN r.last_offset <> v_found.last_offset;
+        END LOOP;
+        EXIT;
     END LOOP;
 END $$;
 
@@ -82,10 +96,9 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- The rows of a lease differ only in their range.
-    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token
-             AND (o.subscription_id = p_subscription_id AND o.owner = p_owner AND o.due_at > v_now) IS TRUE
-             ORDER BY o.first_offset FOR UPDATE
+    -- The rows of a lease differ only in their range: the last one stays in r.
+    FOR r IN SELECT l.* FROM {schema}.lock_leases(ARRAY[p_token]) l
+             WHERE l.subscription_id = p_subscription_id AND l.owner = p_owner AND l.due_at > v_now
     LOOP
         v_held := coalesce(v_held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
     END LOOP;
@@ -93,7 +106,6 @@ BEGIN
     IF v_held IS NULL OR NOT v_held @> v_settled THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = p_token LIMIT 1;
     SELECT s.topic_id, t.ack_log INTO STRICT v_topic, v_logs
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = r.subscription_id;
@@ -145,8 +157,7 @@ DECLARE
     v_topic {schema}.topic;
     v_group text;
 BEGIN
-    -- In the same order as a settlement.
-    PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
+    PERFORM {schema}.lock_leases(ARRAY[p_token]);
     SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
     INTO v_subscription, v_owner, v_first, v_last
     FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now;
@@ -181,11 +192,11 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- One token at a time, as in settle_all, and in a statement after the locks: a settlement of parts that held them meanwhile has
-    -- replaced the rows of its lease.
+    -- One token at a time, as in settle_all. All their rows are locked: no update waits, whatever the order.
     PERFORM {schema}.lock_leases(p_tokens);
     FOR v_held IN
         SELECT w.token, w.subscription_id, w.owner FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
+        ORDER BY w.subscription_id, w.token
     LOOP
         UPDATE {schema}.outstanding o
         SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END

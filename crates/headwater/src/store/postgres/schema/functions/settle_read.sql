@@ -18,7 +18,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     r {schema}.outstanding;
 BEGIN
-    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE LOOP
+    FOR r IN SELECT l.* FROM {schema}.lock_leases(ARRAY[p_token]) l LOOP
         lease := r;
         held := coalesce(held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
     END LOOP;
@@ -69,8 +69,9 @@ BEGIN
     FROM hit h CROSS JOIN LATERAL unnest(int8multirange(int8range(h.first_offset, h.last_offset, '[]')) - v_out) g;
 END $$;
 
--- Acks messages of a lease, or without offsets all that it still holds. Returns how many. The second is one statement, which finds what
--- hold_lease() would return; it reports what it did not find.
+-- Acks messages of a lease, or without offsets all that it still holds. Returns how many. The second is one statement for a lease of one
+-- row. Several rows are locked first, as a DELETE alone takes them in the order in which its plan finds them, and so is what is left of a
+-- row that another session replaced meanwhile; hold_lease() also reports what is not held.
 CREATE OR REPLACE FUNCTION {schema}.ack(token bigint, offsets bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -78,26 +79,26 @@ SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan S
 DECLARE
     h record;
     v_lease {schema}.outstanding;
+    v_is_locked boolean := false;
     v_acked bigint;
 BEGIN
     IF offsets IS NULL THEN
-        WITH locked AS MATERIALIZED (
-            -- In the order of locks: a DELETE alone takes rows in the order in which its plan finds them.
-            SELECT l.first_offset FROM {schema}.outstanding l
-            WHERE l.token = ack.token AND starts_with(l.owner, 'sql ') AND l.due_at > clock_timestamp() ORDER BY l.first_offset FOR UPDATE
-        ), ended AS (
-            DELETE FROM {schema}.outstanding o
-            WHERE o.token = ack.token AND (o.first_offset IN (SELECT k.first_offset FROM locked k)) IS TRUE
-            RETURNING o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner
-        )
-        SELECT sum(e.last_offset - e.first_offset + 1), max(e.subscription_id), max(e.lane),
-               -- Evaluated once: where no topic keeps an ack log, none is called for.
-               bool_or(CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
-                            THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner, clock_timestamp()) END)
-        INTO v_acked, v_lease.subscription_id, v_lease.lane, v_lease.parked FROM ended e;
-        IF v_acked IS NULL THEN
+        LOOP
+            WITH ended AS (
+                DELETE FROM {schema}.outstanding o
+                WHERE o.token = ack.token AND (starts_with(o.owner, 'sql ') AND o.due_at > clock_timestamp()) IS TRUE
+                  AND (v_is_locked OR 1 = (SELECT count(*) FROM {schema}.outstanding l WHERE l.token = ack.token))
+                RETURNING o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner
+            )
+            SELECT sum(e.last_offset - e.first_offset + 1), max(e.subscription_id), max(e.lane),
+                   -- Evaluated once: where no topic keeps an ack log, none is called for.
+                   bool_or(CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
+                                THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner, clock_timestamp()) END)
+            INTO v_acked, v_lease.subscription_id, v_lease.lane, v_lease.parked FROM ended e;
+            EXIT WHEN v_acked IS NOT NULL;
             PERFORM {schema}.hold_lease(token);
-        END IF;
+            v_is_locked := true;
+        END LOOP;
     ELSE
         SELECT * INTO h FROM {schema}.hold_lease(token);
         v_lease := h.lease;

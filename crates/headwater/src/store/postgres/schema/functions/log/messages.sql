@@ -264,20 +264,34 @@ BEGIN
     INTO key, later USING p_topic_id, p_offset, p_offsets, upper(p_offsets) - 1;
 END $$;
 
--- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
+-- Those of some offsets whose messages are stored. Planned each time: see above.
+CREATE OR REPLACE FUNCTION {schema}.stored_among(p_topic_id integer, p_offsets bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_stored bigint[];
+BEGIN
+    EXECUTE 'SELECT array_agg(m.message_offset) FROM {schema}.message m WHERE m.topic_id = $1 AND m.message_offset = ANY ($2)'
+    INTO v_stored USING p_topic_id, p_offsets;
+    RETURN v_stored;
+END $$;
+
+-- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction. Planned each time: see
+-- above.
 CREATE OR REPLACE FUNCTION {schema}.bury_range(
     p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text, p_owner text,
     p_now timestamptz
 ) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
-                                      content_type, headers, correlation_id, created_at, error, attempts, parked_by, buried_at)
-    SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
-           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts,
-           -- Read from an error in one case: a text that is no name must not keep the message from being buried.
-           CASE WHEN octet_length(p_owner) BETWEEN 1 AND 255 THEN p_owner END, p_now
-    FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
-$$;
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE 'INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
+                                               content_type, headers, correlation_id, created_at, error, attempts, parked_by, buried_at)
+             SELECT $1, $2, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
+                    m.content_type, m.headers, m.correlation_id, m.created_at, $6, $5, $7, $8
+             FROM {schema}.message m WHERE m.topic_id = $2 AND m.message_offset BETWEEN $3 AND $4'
+    USING p_subscription_id, p_topic_id, p_first, p_last, p_attempts, p_error,
+          -- Read from an error in one case: a text that is no name must not keep the message from being buried.
+          CASE WHEN octet_length(p_owner) BETWEEN 1 AND 255 THEN p_owner END, p_now;
+END $$;
 
 -- The table of a topic whose rows are deleted one by one: the partitions of a dedicated topic are dropped whole, except the rows
 -- that were stored past them.
