@@ -46,7 +46,7 @@ BEGIN
                                  'last_taken_of', 'maintain',
                                  'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
-                                 'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw',
+                                 'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'watermark_of', 'went_past', 'withdraw',
                                  'process_add', 'process_cancel_timer', 'process_cancel_timers', 'process_change', 'process_change_all', 'process_find_by_business_key',
                                  'process_find_by_id', 'process_find_by_status', 'process_find_by_type_and_status', 'process_find_parked', 'process_forget',
                                  'process_insert', 'process_load', 'process_load_all', 'process_log', 'process_signal', 'process_update',
@@ -57,7 +57,7 @@ BEGIN
                                  'recover_stuck', 'redrive_parked', 'reschedule', 'sweep_batch', 'sweep_outbox'];
         WHEN 'reader' THEN
             v_functions := ARRAY['as_text', 'backfills', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents', 'tracking_change',
-                                 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
+                                 'watermark_of', 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_log'];
         WHEN 'operator' THEN
             v_functions := ARRAY['act_on_message', 'add_relay', 'advance', 'alter_topic', 'as_text', 'backfills', 'begin_epoch', 'cancel_scheduled', 'create_group', 'create_topic',
@@ -67,7 +67,7 @@ BEGIN
                                  'resurrect', 'seek', 'set_policy',
                                  -- Tokens of servers.
                                  'any_token', 'create_token', 'end_session', 'find_token', 'list_tokens', 'revoke_token', 'rotate_token', 'start_session',
-                                 'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'tracking_change', 'turn_backfill', 'went_past',
+                                 'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'tracking_change', 'turn_backfill', 'watermark_of', 'went_past',
                                  'process_change', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_load', 'process_log', 'process_signal', 'process_update'];
         ELSE
