@@ -284,7 +284,16 @@ checked! {
 }
 
 checked! {
-    Tracking {}
+    Tracking {
+        async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+            self.check_open()?;
+            let step = self.engine.step_backfill(worker, bounded(messages_max)?).await?;
+            if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step {
+                tracing::error!(%topic, %group, error, "backfill failed");
+            }
+            Ok(step)
+        }
+    }
     fn track(topic: TopicId, messages_max: u32) -> TrackStep { let messages_max = bounded(messages_max)?; }
     fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record> {}
     fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill {
@@ -296,9 +305,6 @@ checked! {
     fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn backfills() -> Vec<Backfill> {}
-    fn step_backfill(worker: &Owner, messages_max: u32) -> Option<BackfillStep> {
-        let messages_max = bounded(messages_max)?;
-    }
 }
 
 /// How many messages a maintenance step changes: as requested, but no more than one transaction should.
