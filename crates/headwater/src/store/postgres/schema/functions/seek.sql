@@ -124,6 +124,6 @@ BEGIN
     END LOOP;
     IF NOT p_dry THEN
         PERFORM {schema}.note_act(p_actor, 'force_complete', p_topic, NULL, jsonb_build_object('older_than_ms', p_older_than_ms,
-            'until', v_until, 'groups', v_groups), v_now);
+            'until', CASE WHEN v_groups <> '{}' THEN v_until END, 'groups', v_groups), v_now);
     END IF;
 END $$;
