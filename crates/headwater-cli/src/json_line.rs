@@ -133,6 +133,7 @@ pub(crate) fn parse(line: &[u8], default: &NewMessage) -> Result<NewMessage> {
         correlation_id: line.correlation_id.or(default.correlation_id),
         dedup_key: line.dedup_key.or(default.dedup_key),
         deliver_at: line.deliver_at.or(default.deliver_at),
+        // A time of the line's own replaces the delay of all.
         delay: if line.deliver_at.is_some() { None } else { default.delay },
     })
 }
@@ -229,6 +230,16 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn a_delay_of_all_is_that_of_lines_without_a_time() {
+        let delay = std::time::Duration::from_secs(60);
+        let default = NewMessage::new("").delay(delay);
+        let got = parse(b"{\"payload\":1}", &default).unwrap();
+        assert_eq!((got.delay, got.deliver_at), (Some(delay), None));
+        let got = parse(b"{\"payload\":1,\"deliver_at\":\"1970-01-01T00:00:00Z\"}", &default).unwrap();
+        assert_eq!((got.delay, got.deliver_at), (None, Some(Timestamp::UNIX_EPOCH)));
     }
 
     #[test]

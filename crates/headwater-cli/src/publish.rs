@@ -193,7 +193,8 @@ fn default(args: &PublishArgs) -> NewMessage {
         headers: args.headers.iter().cloned().collect(),
         correlation_id: args.correlation_id.clone(),
         dedup_key: args.dedup_key.clone(),
-        deliver_at: args.delay.map(|delay| jiff::Timestamp::now() + delay),
+        // The store adds it to the time of the database: this machine's clock may differ.
+        delay: args.delay,
         ..NewMessage::default()
     }
 }

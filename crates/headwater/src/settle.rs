@@ -281,9 +281,10 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
 /// The waiting keys of a lane: a message that is handed out again holds back later ones of its key; a dead letter does
 /// not.
 ///
-/// That rule is implemented only here. [`HandlerRun`](crate::handler::HandlerRun) checks [`WaitingKeys::hold`] before a
-/// message is handled and reports the verdict afterwards, so that a message held back by its key is never counted as
-/// done by [`outcomes_of`].
+/// For handlers that rule is implemented only here. [`HandlerRun`](crate::handler::HandlerRun) checks [`WaitingKeys::hold`]
+/// before a message is handled and reports the verdict afterwards, so that a message held back by its key is never counted
+/// as done by [`outcomes_of`]. Where messages are settled without their lease at hand it is implemented again: by ticket
+/// (`keep_order` in `consumer/claims/settle.rs`) and in plain SQL (`retry` in `schema/functions/settle_read.sql`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingKeys {
     /// The attempt and the retry policy; `None` without lanes, where no key waits.

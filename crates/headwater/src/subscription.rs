@@ -64,6 +64,8 @@ pub struct Subscription {
     pub topic: Topic,
     /// Into how many lanes it is split: 0 when messages are not ordered by key.
     pub lanes: u16,
+    /// Set if subscribing resurrected it, as it was dead: how many messages it has missed.
+    pub resurrected: Option<u64>,
 }
 
 impl Subscription {

@@ -100,7 +100,7 @@ pub struct TopicStatus {
     pub heartbeat_timeout: Duration,
     /// The first offset that may still be stored: everything below it was removed.
     pub first: Offset,
-    /// The watermark: everything at or below it is done for every counting subscription. Without one, the head.
+    /// The watermark: everything at or below it is done for every counting subscription. Without one, it stays.
     pub watermark: Offset,
     /// How many messages have their completion records added or removed after `tracking` was changed. `None` when no
     /// change is under way.

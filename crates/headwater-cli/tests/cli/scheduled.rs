@@ -24,6 +24,14 @@ fn cancelled_and_moved(place: &Place) {
 
     let acts: Vec<_> = place.json(&["audit"]).iter().map(|entry| entry["act"].clone()).collect();
     assert_eq!(acts, ["reschedule", "reschedule", "cancel_scheduled"], "newest first");
+    // A delay reaches the store as one, which counts from the database's clock and has its own limit.
+    let refused = refusal(&place.run(&["publish", "reminders", "late", "--delay", "400d"]), 2);
+    assert!(refused.contains("invalid delay: longer than 366 days"), "{refused}");
+    let lines =
+        "{\"payload\":\"by delay\"}\n{\"payload\":\"at once\",\"deliver_at\":\"2020-01-31T12:00:00Z\"}\n";
+    text(place.with_input(&["publish", "reminders", "--json-lines", "--delay", "1h"], lines));
+    assert_eq!(place.json(&["scheduled", "list", "reminders"]).len(), 1);
+    assert_eq!(place.out(&["consume", "reminders", "--group", "g", "--max", "1"]), "at once\n");
     // Wrong usage: no time, two times, no such topic.
     refusal(&place.run(&["scheduled", "move", "reminders", id(1)]), 2);
     let two = ["--delay", "1h", "--deliver-at", "2020-01-31T12:00:00Z"];

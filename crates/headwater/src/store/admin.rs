@@ -338,15 +338,26 @@ pub struct Stuck {
 /// | `set_policy` | the policy |
 /// | `release_lease` | `token`, `owner`, `first`, `last` |
 /// | `skip_message`, `bury_message`, `retry_message` | `offset`, `from`: its state before; `owner` if a lease was ended, else null |
-/// | `force_complete` | `older_than_ms`, `until`, `groups`: how many messages of each |
-/// | `backfill` | `first`, `last`, `messages_max`, `rate_max` |
+/// | `force_complete` | `older_than_ms`; `groups`: how many messages of each; `until`, null if there were none |
+/// | `backfill` | `first`, `last`, `messages_max`, `rate_max`; `batch_max` and `target_latency_ms`, null for those of maintenance |
 /// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
 /// | `cancel_scheduled` | `message_id`, `deliver_at_ms` |
 /// | `reschedule` | `message_id`, `from_ms`, `to_ms` |
 /// | `create_topic` | the settings that differ from the defaults, by a server |
-/// | `subscribe` | `start`, by a server |
-/// | `redrive` | `redriven`, `gone` |
+/// | `subscribe` | `next`, by a server |
+/// | `pause_process`, `resume_process`, `retry_process`, `fail_process` | `process`, `type`, `reason` or null, by a server |
+/// | `run_maintenance` | `jobs`, by a server |
+/// | `deny` | `kind`, `count`; `scope`, `peer`, `method`, `path` unless the kind is `others`; by a server |
+/// | `redrive` | `redriven`; `gone`, if they were of one group |
 /// | `purge` | `purged` |
+/// | `delete_dead_letters` | `deleted`: how many, of any source |
+/// | `requeue` | `requeued`: how many entries of the outbox |
+/// | `add_relay` | `relay`, `source`, `target` |
+/// | `remove_relay` | `relay` |
+/// | `create_token` | `token`, `id`, `scopes`, `topics` |
+/// | `rotate_token` | `token`, `id`, `grace_ms` |
+/// | `revoke_token` | `token`, `id` |
+/// | `start_session` | `token`, `id`: of the token |
 /// | `replace_dead_letter` | `dead_letter`, `from`: the offset of the original; `offset`, `message_id` of the copy |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {

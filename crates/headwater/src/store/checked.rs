@@ -89,6 +89,21 @@ checked! {
             self.engine.publish(topic, messages).await
         }
 
+        async fn subscribe_with(
+            &self,
+            topic: &TopicName,
+            group: &GroupName,
+            new: &NewSubscription,
+        ) -> Result<Subscription> {
+            self.check_open()?;
+            new.validate()?;
+            let subscription = acting(self.caller.as_ref(), self.engine.subscribe_with(topic, group, new)).await?;
+            if let Some(missed) = subscription.resurrected {
+                log_resurrection(topic, group, missed);
+            }
+            Ok(subscription)
+        }
+
         fn now(&self) -> Timestamp {
             self.engine.now()
         }
@@ -110,7 +125,6 @@ checked! {
             Ok(answers)
         }
     }
-    fn subscribe_with(topic: &TopicName, group: &GroupName, new: &NewSubscription) -> Subscription { new.validate()?; }
     fn subscription(topic: &TopicName, group: &GroupName) -> Subscription {}
     fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
     fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
@@ -175,8 +189,7 @@ checked! {
             self.check_open()?;
             let done = acting(self.caller.as_ref(), self.engine.resurrect(topic, group, behind_max)).await?;
             if done.resurrected {
-                let missed = done.missed.count;
-                tracing::info!(topic = topic.as_str(), group = group.as_str(), missed, "dead subscription resurrected");
+                log_resurrection(topic, group, done.missed.count);
             }
             Ok(done)
         }
@@ -284,7 +297,16 @@ checked! {
 }
 
 checked! {
-    Tracking {}
+    Tracking {
+        async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+            self.check_open()?;
+            let step = self.engine.step_backfill(worker, bounded(messages_max)?).await?;
+            if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step {
+                tracing::error!(%topic, %group, error, "backfill failed");
+            }
+            Ok(step)
+        }
+    }
     fn track(topic: TopicId, messages_max: u32) -> TrackStep { let messages_max = bounded(messages_max)?; }
     fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record> {}
     fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill {
@@ -296,9 +318,10 @@ checked! {
     fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn backfills() -> Vec<Backfill> {}
-    fn step_backfill(worker: &Owner, messages_max: u32) -> Option<BackfillStep> {
-        let messages_max = bounded(messages_max)?;
-    }
+}
+
+fn log_resurrection(topic: &TopicName, group: &GroupName, missed: u64) {
+    tracing::info!(topic = topic.as_str(), group = group.as_str(), missed, "dead subscription resurrected");
 }
 
 /// How many messages a maintenance step changes: as requested, but no more than one transaction should.

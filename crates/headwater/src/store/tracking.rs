@@ -55,6 +55,9 @@ pub trait Tracking: fmt::Debug + Send + Sync + 'static {
     /// Does one batch of a backfill that is not started or in progress and that no other worker holds: one transaction
     /// with its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do.
     /// A worker without a step for 15 s loses the backfill to another.
+    ///
+    /// A batch that fails is rolled back, and its error is stored with the backfill, which is returned as failed and waits for an
+    /// operator. Only a temporary fault (a lock, a lost connection, a full disk) is an error of the call, to be tried again.
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
 }
 

@@ -125,6 +125,7 @@ impl Claims {
             if !self.is_own(ticket) || !seen.insert((ticket.token.0, ticket.offset)) {
                 continue;
             }
+            // The message is not read here, so that the jitter is not that of its key.
             let outcome = decide(verdict.clone(), ticket.attempt, &policy, rand::random());
             // Two holders with one token is a forgery: each is its own lease, and the store accepts one at most.
             let planned = leases.entry((ticket.token, ticket.holder)).or_insert_with(|| Planned {
@@ -222,9 +223,10 @@ impl Claims {
 
     /// Counts and reports what was settled.
     fn settled(&self, decided: &[Decided<'_>], results: &mut [Settled]) {
+        let policy = self.0.group.policy();
         for Decided { ticket, outcome, held_back, at } in decided {
             results[*at] = if *held_back { Settled::Lost } else { Settled::Settled };
-            self.0.group.guard.settled_by_ticket(ticket.offset, ticket.attempt, outcome);
+            self.0.group.guard.settled_by_ticket(ticket.offset, ticket.attempt, outcome, &policy);
         }
     }
 }

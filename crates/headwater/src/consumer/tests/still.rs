@@ -113,7 +113,7 @@ impl Still {
         let settings = self.settings.lock().unwrap().clone();
         let topic = Topic { topic_id: TopicId(1), name: TopicName::new("orders").unwrap(), settings };
         let group = GroupName::new("email").unwrap();
-        Subscription { subscription_id: SubscriptionId(1), group, topic, lanes: 0 }
+        Subscription { subscription_id: SubscriptionId(1), group, topic, lanes: 0, resurrected: None }
     }
 
     /// One message, to be handed out by a later claim.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::case::{Case, Scene, failed, group, owner};
 use super::life::{MOMENT, counted, groups_of, lively};
+use super::log_capture;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::ErrorKind;
 use crate::subscription::{NewSubscription, Start};
@@ -287,6 +290,43 @@ pub async fn a_restart_continues_at_the_checkpoint(case: &Case) {
     case.advance(WORKER_LEASE + MOMENT);
     let next = step(&late, "another", 100).await.expect("the backfill continues");
     assert_eq!((next.processed, next.changed), (7, 7));
+}
+
+/// A batch that fails is rolled back, and the backfill is returned as failed, with the reason: both are logged once. It waits for an
+/// operator.
+pub async fn a_batch_that_fails_says_why_and_waits(case: &Case) {
+    let name = format!("fails-{}", Uuid::now_v7());
+    let scene = case.scene(counted()).await;
+    scene.publish(20).await;
+    scene.track_all().await;
+    let late = scene.subscribe(&name, Start::Beginning).await;
+    assert_eq!(step(&late, "w", 5).await.expect("a step").backfill.checkpoint.0, 5);
+    let sql = async |sqlite: &str, postgres: &str| {
+        case.harness().sql(sqlite, postgres).await.expect("changed");
+    };
+    sql(
+        "CREATE TRIGGER broken BEFORE UPDATE ON headwater_completion_record WHEN OLD.row_key & 8796093022207 = 8
+         BEGIN SELECT RAISE(ABORT, 'broken on purpose'); END",
+        "ALTER TABLE {schema}.completion_record
+         ADD CONSTRAINT broken_on_purpose CHECK (message_offset <> 8 OR required < 2) NOT VALID",
+    )
+    .await;
+    let failed = step(&late, "w", 5).await.expect("a step");
+    assert_eq!((failed.processed, failed.changed, failed.backfill.checkpoint.0), (0, 0, 5), "rolled back");
+    assert_eq!(failed.backfill.state, BackfillState::Failed);
+    let error = failed.backfill.error.clone().expect("the reason");
+    assert!(error.contains("broken"), "{error}");
+    assert_eq!(shown(&late).await, failed.backfill);
+    let lines = log_capture::lines_with(&name);
+    let parts = ["ERROR", "backfill failed", "orders", "broken"];
+    assert!(lines.len() == 1 && parts.iter().all(|part| lines[0].contains(part)), "{lines:?}");
+    assert_eq!(step(&late, "w", 5).await, None, "it waits for an operator");
+    sql("DROP TRIGGER broken", "ALTER TABLE {schema}.completion_record DROP CONSTRAINT broken_on_purpose")
+        .await;
+    let resumed = late.store.resume_backfill(&late.topic, &late.subscription.group).await.unwrap();
+    assert_eq!((resumed.state, resumed.error), (BackfillState::InProgress, None));
+    while step(&late, "w", 5).await.is_some() {}
+    assert_eq!(shown(&late).await.state, BackfillState::Completed);
 }
 
 /// In offset watermark there are no records to change: the backfill shows how far the group has caught up.

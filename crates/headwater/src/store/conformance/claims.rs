@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::case::Case;
+use super::log_capture;
 use crate::consumer::{ClaimOptions, ClaimedMessage, Claims, Holder, Settled, Ticket};
 use crate::error::ErrorKind;
 use crate::headwater::Headwater;
@@ -125,20 +128,24 @@ pub async fn tickets_are_settled_one_by_one(case: &Case) {
     headwater.close().await.expect("closed");
 }
 
-/// At its last attempt a message that fails becomes a dead letter.
+/// At its last attempt a message that fails becomes a dead letter. Both are logged as failures of handlers are.
 pub async fn a_failed_ticket_is_buried_at_its_last_attempt(case: &Case) {
+    let group = format!("email-{}", Uuid::now_v7());
     let headwater = process(case).await;
     headwater.topic("orders").max_attempts(2).create().await.expect("a topic");
-    headwater.groups("orders").subscribe("email", Start::Beginning).await.expect("a group");
+    headwater.groups("orders").subscribe(&group, Start::Beginning).await.expect("a group");
     headwater.producer("orders").send(&1).await.expect("published");
-    let claims = headwater.claims("orders", "email").await.expect("claims");
-    for _ in 0..2 {
+    let claims = headwater.claims("orders", &group).await.expect("claims");
+    for (level, line) in [("INFO", "message failed, one attempt is left"), ("WARN", "message buried")] {
         let claimed = claim(&claims, 1).await;
         assert_eq!(settle(&claims, &claimed, &Verdict::Failed("no".into())).await, [Settled::Settled]);
+        let lines = log_capture::all_with(&group);
+        let logged = |one: &&String| one.starts_with(level) && one.contains(line);
+        assert_eq!(lines.iter().filter(logged).count(), 1, "{line}: {lines:?}");
         case.advance(MINUTE * 60);
     }
     assert_eq!(claim(&claims, 1).await.len(), 0);
-    assert_eq!(headwater.dead_letters().of("orders", "email").count().await.expect("counted"), 1);
+    assert_eq!(headwater.dead_letters().of("orders", &group).count().await.expect("counted"), 1);
     headwater.close().await.expect("closed");
 }
 

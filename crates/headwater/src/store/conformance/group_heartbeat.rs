@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::case::{Case, Scene, group, owner};
 use super::life::{INTERVAL, MOMENT, TIMEOUT, lively, missed};
+use super::log_capture;
 use crate::limits::{FLAPPING_RESTARTS, FLAPPING_WINDOW};
 use crate::store::{Served, Signal};
 use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState};
@@ -76,14 +79,20 @@ pub async fn a_heartbeat_resurrects_a_dead_group(case: &Case) {
     assert_eq!(scene.reads().await, [5, 6]);
 }
 
-/// A process subscribes at its start, before its first heartbeat: that is a sign of life, whatever `Start` it passes.
+/// A process subscribes at its start, before its first heartbeat: that is a sign of life, whatever `Start` it passes. It is logged.
 pub async fn subscribing_resurrects_a_dead_group(case: &Case) {
-    let scene = case.scene(lively()).await;
+    let name = format!("back-{}", Uuid::now_v7());
+    let scene = case.scene(lively()).await.subscribe(&name, Start::Beginning).await;
     scene.publish(4).await;
     scene.ack_next(1).await;
-    for start in [Start::Now, Start::Beginning] {
+    for (times, start) in [(1, Start::Now), (2, Start::Beginning)] {
         scene.let_die(case).await;
-        let back = scene.subscribe("workers", start).await;
+        let back = scene.subscribe(&name, start).await;
+        assert_eq!(back.subscription.resurrected, Some(0), "it has missed nothing");
+        assert_eq!(scene.subscribe(&name, start).await.subscription.resurrected, None, "it is active");
+        let lines = log_capture::all_with(&name);
+        let back_again = lines.iter().filter(|line| line.contains("dead subscription resurrected"));
+        assert_eq!(back_again.count(), times, "{lines:?}");
         assert_eq!(back.subscription.subscription_id, scene.subscription.subscription_id);
         assert_eq!(back.state().await, SubscriptionState::Active);
     }

@@ -38,6 +38,12 @@ async fn maintain(scene: &Scene) -> CleanStep {
     step
 }
 
+/// The watermark of the topic in the view of cleanup.
+async fn shown(case: &Case, scene: &Scene) -> i64 {
+    let of_topic = |view: &str| format!("SELECT watermark FROM {view} WHERE topic = '{}'", scene.topic);
+    case.harness().number(&of_topic("headwater_cleanup"), &of_topic("{schema}.cleanup")).await
+}
+
 /// The workers of a queue may be gone for any time, dead or not: what they have not done is kept, and so is what is
 /// published meanwhile.
 pub async fn a_queue_keeps_its_messages_without_workers(case: &Case) {
@@ -68,6 +74,7 @@ pub async fn a_queue_keeps_its_messages_without_workers(case: &Case) {
             assert_eq!(scene.state().await, SubscriptionState::Dead);
         }
         assert_eq!(busy.topic_status().await.watermark.0, 1, "the watermark waits for the dead group");
+        assert_eq!(shown(case, &busy).await, 1, "also in the view of cleanup");
         assert_eq!(busy.heartbeat("a").await, Signal::Resurrected(MissedMessages::default()));
         let mut got = busy.reads().await;
         got.sort_unstable();
@@ -130,6 +137,7 @@ pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
         scene.publish(3).await;
         maintain(&scene).await;
         assert_eq!(scene.topic_status().await.watermark.0, 2, "the watermark stays");
+        assert_eq!(shown(case, &scene).await, 2, "also in the view of cleanup");
         case.pass(DAY - HOUR).await;
         assert_eq!(maintain(&scene).await.missed, []);
         assert_eq!(scene.stored().await.last(), Some(&8), "an hour of their minimum time is left");

@@ -152,6 +152,7 @@ macro_rules! conformance_life_cases {
                 records_that_require_the_group_already_are_completed,
                 what_a_batch_set_is_unset_when_it_is_handed_out_again,
                 a_restart_continues_at_the_checkpoint,
+                a_batch_that_fails_says_why_and_waits,
                 in_offset_watermark_a_backfill_shows_the_groups_progress,
                 a_resurrection_starts_one_and_a_cancellation_ends_it,
             ]

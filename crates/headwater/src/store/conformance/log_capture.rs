@@ -1,4 +1,4 @@
-//! Captures warnings, so that a case can assert that one was logged.
+//! Captures the log, so that a case can assert that a line was written.
 //!
 //! Global, because engines log from their own threads; cases find their lines by a topic name that is used once.
 
@@ -19,6 +19,11 @@ pub(super) fn install() {
 
 /// The warnings and errors so far that contain this text, each as its message and its fields.
 pub(super) fn lines_with(text: &str) -> Vec<String> {
+    all_with(text).into_iter().filter(|line| !line.starts_with("INFO")).collect()
+}
+
+/// The same, with what is logged of the life cycle.
+pub(super) fn all_with(text: &str) -> Vec<String> {
     let installed = INSTALLED.get().copied().unwrap_or_default();
     assert!(installed, "the suite captures logs; install no global tracing subscriber in its process");
     let lines = LINES.lock().expect("no panic while held");
@@ -29,7 +34,7 @@ struct Capture;
 
 impl Subscriber for Capture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.target().starts_with("headwater")
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("headwater")
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -211,7 +211,13 @@ pub async fn messages_only_dead_groups_wait_for_are_given_up(case: &Case) {
         dead.ack_next(1).await;
         let force = async |dry: bool| scene.store.force_complete(&scene.topic, HOUR, dry).await.unwrap();
         case.advance(HOUR + MOMENT);
+        let audited = async || {
+            let detail = scene.store.audit(1).await.unwrap().remove(0).detail;
+            serde_json::from_str::<serde_json::Value>(&detail).expect("the detail is JSON")
+        };
+        let nothing = serde_json::json!({ "older_than_ms": 3_600_000, "until": null, "groups": {} });
         assert_eq!(force(false).await, [], "no group is dead");
+        assert_eq!(audited().await, nothing);
         dead.let_die(case).await;
         scene.publish(2).await;
         let given_up = [ForceCompleted { group: group("dead"), messages: 3, until: Offset(4) }];
@@ -219,10 +225,13 @@ pub async fn messages_only_dead_groups_wait_for_are_given_up(case: &Case) {
         assert_eq!(force(true).await, given_up, "the workers have not done 5 and 6; 7 and 8 are young");
         assert_eq!(dead.status().await, before, "a dry run changed something");
         assert_eq!(force(false).await, given_up);
+        let detail = serde_json::json!({ "older_than_ms": 3_600_000, "until": 4, "groups": { "dead": 3 } });
+        assert_eq!(audited().await, detail);
         let status = dead.status().await;
         assert_eq!((status.state, status.next.0, status.floor.0), (SubscriptionState::Dead, 5, 4));
         assert_eq!(status.missed, missed(3, 2, 4), "{tracking:?}");
         assert_eq!(force(false).await, [], "once");
+        assert_eq!(audited().await, nothing);
         assert_eq!(dead.heartbeat("a").await, Signal::Resurrected(missed(3, 2, 4)));
         assert_eq!(dead.reads().await, [5, 6, 7, 8]);
         assert_eq!(scene.reads().await, [5, 6, 7, 8], "an active group loses nothing");

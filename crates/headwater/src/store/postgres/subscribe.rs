@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{Json, ToSql};
 
 use super::advance_heads::batch;
-use super::time::{holdable, millis, stored};
+use super::time::{count, holdable, millis, stored};
 use super::{PostgresStore, policy, topic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FLAPPING_WINDOW, GAPS_NOTED_MAX};
@@ -50,18 +50,13 @@ pub(super) async fn subscribe(
         )
         .await?;
     let row = &rows[0];
-    if stored(row, "resurrected")? {
-        let missed: i64 = stored(row, "missed")?;
-        tracing::info!(
-            topic = name.as_str(),
-            group = group.as_str(),
-            missed,
-            "dead subscription resurrected"
-        );
+    let resurrected: bool = stored(row, "resurrected")?;
+    if resurrected {
         store.hub.wake(topic.topic_id);
     }
     topic.settings = policy::policy_of(row)?.apply_to(&topic.settings);
-    subscription_of(row, group, topic)
+    let missed = resurrected.then(|| count(row, "missed")).transpose()?;
+    Ok(Subscription { resurrected: missed, ..subscription_of(row, group, topic)? })
 }
 
 /// The subscription of a group that is not cancelled.
@@ -83,6 +78,7 @@ fn subscription_of(row: &Row, group: &GroupName, topic: Topic) -> Result<Subscri
         group: group.clone(),
         topic,
         lanes: u16::try_from(stored::<_, i32>(row, "lanes")?).expect("lanes fit 16 bits"),
+        resurrected: None,
     })
 }
 

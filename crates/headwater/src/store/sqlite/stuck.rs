@@ -150,8 +150,8 @@ pub(super) fn force_complete(
         clean::note_missed(work.connection, *subscription_id, stored.messages, stored.range)?;
         groups.insert(group.as_str().to_owned(), stored.messages.into());
     }
-    let detail =
-        serde_json::json!({ "older_than_ms": millis(older_than), "until": plan.until, "groups": groups });
+    let until = (!groups.is_empty()).then_some(plan.until);
+    let detail = serde_json::json!({ "older_than_ms": millis(older_than), "until": until, "groups": groups });
     audit::note(work, actor, "force_complete", Some(name.as_str()), None, &detail)?;
     settle::wake(work, plan.topic)?;
     Ok(plan.shown())

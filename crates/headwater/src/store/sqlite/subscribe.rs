@@ -47,7 +47,8 @@ pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) 
 /// progress is detected by its restarts.
 fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group) -> Attempt<Subscription> {
     let (subscription_id, now_ms) = (found.subscription_id, work.now_ms());
-    if found.state == SubscriptionState::Dead {
+    let is_dead = found.state == SubscriptionState::Dead;
+    if is_dead {
         resurrect::revive(work, topic.topic_id, subscription_id, None)?;
     } else {
         let floor = group::position(work.connection, subscription_id, now_ms)?.floor;
@@ -61,7 +62,8 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
             head
         ])?;
     }
-    with_policy(work.connection, topic, group, found)
+    let resurrected = is_dead.then_some(found.missed.count);
+    Ok(Subscription { resurrected, ..with_policy(work.connection, topic, group, found)? })
 }
 
 /// A subscription whose settings are its topic's, with its own policy applied.
@@ -74,7 +76,7 @@ fn with_policy(
     let policy = policy::of(connection, found.subscription_id)?;
     let topic = Topic { settings: policy.apply_to(&topic.settings), ..topic };
     let (subscription_id, lanes) = (SubscriptionId(found.subscription_id), found.lanes);
-    Ok(Subscription { subscription_id, group: group.clone(), topic, lanes })
+    Ok(Subscription { subscription_id, group: group.clone(), topic, lanes, resurrected: None })
 }
 
 /// Creates a new subscription.
@@ -106,7 +108,8 @@ fn begin(
     policy::store(work.connection, subscription_id, &new.policy)?;
     tracking::start_counting(work, subscription_id, &new.backfill)?;
     let topic = Topic { settings: new.policy.apply_to(&topic.settings).as_stored(), ..topic };
-    Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
+    let subscription_id = SubscriptionId(subscription_id);
+    Ok(Subscription { subscription_id, group: group.clone(), topic, lanes, resurrected: None })
 }
 
 fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {

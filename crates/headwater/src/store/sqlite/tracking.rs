@@ -75,12 +75,7 @@ impl store::Tracking for SqliteStore {
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
         let (worker, messages_max) = (worker.clone(), messages_max.min(STEP_MESSAGES_MAX));
-        let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
-        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
-        {
-            tracing::error!(%topic, %group, error, "backfill failed");
-        }
-        Ok(step)
+        self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await
     }
 }
 

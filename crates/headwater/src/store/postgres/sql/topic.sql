@@ -10,7 +10,7 @@ SELECT t.topic_id, t.name, t.settings FROM {schema}.topic t WHERE t.name = $1
 -- Index: topic_name_key, head_pkey, topic_range_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; completion_record_pkey while a
 -- change of mode is under way.
 SELECT t.topic_id, t.name, t.settings,
-       h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,
+       h.head, e.first_offset, {schema}.watermark_of(t.topic_id) AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,
        w.subscriptions, w.counting, least(t.heartbeat_timeout_ms, w.heartbeat_timeout_ms) AS heartbeat_timeout_ms,
@@ -29,14 +29,9 @@ FROM (
 JOIN {schema}.head h ON h.topic_id = t.topic_id
 JOIN {schema}.topic_range e ON e.topic_id = t.topic_id
 CROSS JOIN LATERAL (
-    -- Of those that count, and of all: without one that counts the watermark stays.
-    SELECT min(f.floor) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held,
-           count(*) AS subscriptions, count(*) FILTER (WHERE f.state <> 'dead' OR t.semantics = 'queue') AS counting,
-           min(f.heartbeat_timeout_ms) AS heartbeat_timeout_ms
-    FROM (SELECT s.state, s.heartbeat_timeout_ms,
-                 least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
-                       (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1 AS floor
-          FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled') f
+    SELECT count(*) AS subscriptions, count(*) FILTER (WHERE s.state <> 'dead' OR t.semantics = 'queue') AS counting,
+           min(s.heartbeat_timeout_ms) AS heartbeat_timeout_ms
+    FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.state <> 'cancelled'
 ) w
 ORDER BY t.name
 

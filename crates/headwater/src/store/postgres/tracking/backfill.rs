@@ -99,10 +99,7 @@ pub(super) async fn step(
     let rows = match stepped {
         // A transient error is retried, by this worker or the next.
         Err(error) if error.is_retryable() => return Err(error),
-        Err(error) => {
-            fail(store, subscription_id, worker, &error).await;
-            return Err(error);
-        }
+        Err(error) => return fail(store, subscription_id, worker, error).await,
         Ok(rows) => rows,
     };
     if stored::<_, Option<i64>>(&rows[0], "processed")?.is_none() {
@@ -117,7 +114,13 @@ pub(super) async fn step(
     }))
 }
 
-async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error: &Error) {
+/// Stores the error of a batch that was rolled back, and returns it as a step of nothing: an operator has to resume the backfill.
+async fn fail(
+    store: &PostgresStore,
+    subscription_id: i32,
+    worker: &Owner,
+    error: Error,
+) -> Result<Option<BackfillStep>> {
     let text = error.to_string();
     let noted = store
         .connections
@@ -127,9 +130,12 @@ async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error
             &[&subscription_id, &worker.as_str(), &text],
         )
         .await;
-    if let Err(error) = noted {
-        tracing::warn!(%error, "backfill failure not recorded, another worker will retry");
+    if let Err(not_noted) = noted {
+        tracing::warn!(error = %not_noted, "backfill failure not recorded, another worker will retry");
+        return Err(error);
     }
+    let backfill = of_subscription(store, subscription_id).await?;
+    Ok(backfill.map(|backfill| BackfillStep { backfill, processed: 0, changed: 0 }))
 }
 
 async fn shown(store: &PostgresStore, subscription_id: i32) -> Result<Backfill> {

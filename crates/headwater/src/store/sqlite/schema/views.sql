@@ -224,6 +224,41 @@ FROM (
     )
 );
 
+-- The watermark of each topic: everything at or below it is done for every subscription that counts. Without one it stays: messages
+-- published since are above it, and so are those that dead groups have not done.
+CREATE VIEW headwater_watermark AS
+SELECT topic.topic_id, min(topic.last_offset, (
+        SELECT coalesce(
+            min(place.floor) FILTER (WHERE place.state <> 'dead' OR topic.semantics = 'queue'),
+            min(coalesce(min(place.floor), 9223372036854775807), topic.zero_from - 1)
+        )
+        FROM (
+            SELECT subscription.state, min(
+            (
+                SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+                WHERE cursor.subscription_id = subscription.subscription_id
+            ),
+            coalesce(
+                (
+                    SELECT min(leased.first_offset) FROM headwater_outstanding AS leased INDEXED BY headwater_outstanding_leased
+                    WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
+                ),
+                9223372036854775807
+            ),
+            coalesce(
+                (
+                    SELECT min(waiting.first_offset) FROM headwater_outstanding AS waiting INDEXED BY headwater_outstanding_place
+                    WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
+                ),
+                9223372036854775807
+            )
+            ) - 1 AS floor
+            FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
+        ) AS place
+    )) AS watermark
+FROM headwater_topic AS topic;
+
 -- The health of cleanup: how many offsets that every counting group has done are still stored, and the last run of the job. Those
 -- younger than message_retention stay by intention.
 CREATE VIEW headwater_cleanup AS
@@ -233,14 +268,7 @@ SELECT topic.name AS topic, topic.first_offset, topic.last_offset AS head, reach
     CAST(strftime('%s', 'now') AS INTEGER) - job.last_run_at_ms / 1000 AS last_run_s,
     job.duration_us / 1000 AS duration_ms, job.backlog, job.failures, job.last_error
 FROM headwater_topic AS topic
-JOIN (
-    SELECT counted.topic_id, min(counted.last_offset, coalesce((
-            SELECT min(progress.floor) FROM headwater_subscription AS subscription
-            JOIN headwater_progress AS progress ON progress.subscription_id = subscription.subscription_id
-            WHERE subscription.topic_id = counted.topic_id AND subscription.state IN ('active', 'paused')
-        ), counted.last_offset)) AS watermark
-    FROM headwater_topic AS counted
-) AS reached ON reached.topic_id = topic.topic_id
+JOIN headwater_watermark AS reached ON reached.topic_id = topic.topic_id
 LEFT JOIN headwater_job AS job ON job.job = 'message_cleanup';
 
 -- Reference counting: the groups that must do each message, those that have done it, and those that have not, as JSON arrays

@@ -23,8 +23,7 @@ FROM headwater_topic
 WHERE name = ?1
 
 -- name: list
--- Purpose:    Topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
---             count. Without any it stays: dead groups hold it, and messages published since are above it.
+-- Purpose:    Topics by name, with the state of their logs.
 -- Parameters: ?1 name, ?2 part of the name, ?3 after this name (each NULL for any), ?4 at most (-1: all)
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
 --             primary key of the records; headwater_outstanding_leased, over what is in flight, and headwater_outstanding_place, its
@@ -37,34 +36,8 @@ SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
     ),
     topic.first_offset,
     (
-        SELECT coalesce(
-            min(place.floor) FILTER (WHERE place.state <> 'dead' OR topic.semantics = 'queue'),
-            min(coalesce(min(place.floor), 9223372036854775807), topic.zero_from - 1)
-        )
-        FROM (
-            SELECT subscription.state, min(
-            (
-                SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
-                WHERE cursor.subscription_id = subscription.subscription_id
-            ),
-            coalesce(
-                (
-                    SELECT min(leased.first_offset) FROM headwater_outstanding AS leased INDEXED BY headwater_outstanding_leased
-                    WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
-                ),
-                9223372036854775807
-            ),
-            coalesce(
-                (
-                    SELECT min(waiting.first_offset) FROM headwater_outstanding AS waiting INDEXED BY headwater_outstanding_place
-                    WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
-                ),
-                9223372036854775807
-            )
-            ) - 1 AS floor
-            FROM headwater_subscription AS subscription
-            WHERE subscription.topic_id = topic.topic_id AND subscription.state <> 'cancelled'
-        ) AS place
+        SELECT reached.watermark FROM headwater_watermark AS reached
+        WHERE reached.topic_id = topic.topic_id
     ),
     topic.tracked_until, topic.change_until,
     (

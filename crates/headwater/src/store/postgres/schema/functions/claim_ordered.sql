@@ -69,7 +69,7 @@ BEGIN
                 UPDATE {schema}.outstanding o SET attempts = r.attempts - 1
                 WHERE o.token = r.token AND (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
                 r := {schema}.lease_row(r, 1, p_owner, p_deadline);
-                RETURN NEXT {schema}.note('used_up', r, format('lease expired %s times; last %s', r.attempts, r.last_error));
+                RETURN NEXT {schema}.note('used_up', r, {schema}.lost_leases(r));
                 v_left := 0;
                 EXIT;
             END IF;

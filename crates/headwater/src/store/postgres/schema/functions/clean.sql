@@ -47,15 +47,14 @@ DECLARE
 BEGIN
     r.now := coalesce(p_now, clock_timestamp());
     -- One statement, one snapshot.
-    SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.progress_list(h.topic_id) p WHERE p.state <> 'cancelled')
-    INTO r.head, r.gaps, r.progress FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
+    SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.progress_list(h.topic_id) p WHERE p.state <> 'cancelled'),
+           {schema}.watermark_of(h.topic_id)
+    INTO r.head, r.gaps, r.progress, r.watermark FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
     SELECT coalesce(bool_or(p.counts), false), coalesce({schema}.span(1, r.head) - range_agg(p.pending), '{}') INTO v_counts, r.read
     FROM unnest(r.progress) p;
-    -- While no subscription counts the watermark stays: messages published since are above it, and also those dead groups have
-    -- not done.
+    -- While no subscription counts, messages published since are pending, and also those dead groups have not done: see watermark_of.
     SELECT coalesce(range_agg(p.pending), '{}') + CASE WHEN v_counts THEN '{}' ELSE int8multirange(int8range(e.zero_from, NULL)) END
     INTO r.pending FROM unnest(r.progress) p WHERE p.counts OR NOT v_counts;
-    r.watermark := least(r.head, lower(r.pending) - 1);
     PERFORM {schema}.note_watermark(p_topic, r.watermark, r.now);
     PERFORM {schema}.note_age(p_topic, e.first_offset, r.head);
     r.kept_since := {schema}.before(r.now, p_topic.message_retention_ms);

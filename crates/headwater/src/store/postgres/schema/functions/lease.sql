@@ -68,14 +68,26 @@ BEGIN
     RETURN r;
 END $$;
 
+-- The owner of the last lease of an expired range, from the error that "expire" stored; null if there is another error.
+CREATE OR REPLACE FUNCTION {schema}.last_holder(r {schema}.outstanding) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT substring(r.last_error FROM '^lease expired: held by (.+)$')
+$$;
+
+-- The reason of a dead letter whose attempts all ended with a lost lease.
+CREATE OR REPLACE FUNCTION {schema}.lost_leases(r {schema}.outstanding) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'lease expired ' || r.attempts || ' times' || coalesce('; last held by ' || {schema}.last_holder(r), '')
+$$;
+
 -- Buries a suspect message that has used up its attempts; returns a row that reports it.
 CREATE OR REPLACE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_error text := format('lease expired %s times; last %s', r.attempts, r.last_error);
+    v_error text := {schema}.lost_leases(r);
 BEGIN
     PERFORM {schema}.bury_range(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts, v_error,
-                                substring(r.last_error FROM '^lease expired: held by (.+)$'), p_now);
+                                {schema}.last_holder(r), p_now);
     DELETE FROM {schema}.outstanding o
     WHERE o.token = r.token AND (o.token, o.first_offset) BETWEEN (r.token, r.first_offset) AND (r.token, r.first_offset);
     RETURN {schema}.note('buried', r, v_error);

@@ -17,12 +17,18 @@ LANGUAGE sql STABLE AS $$
     FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id
 $$;
 
--- Everything at or below is done for every active or paused subscription; the head if there is none.
+-- The watermark: everything at or below is done for every subscription that counts. Without one it stays: messages published since
+-- are above it, and so are those that dead groups have not done. In the caller's snapshot because the function is STABLE.
 CREATE OR REPLACE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT least(h.head, (SELECT min({schema}.floor_of(s.subscription_id)) FROM {schema}.subscription s
-                          WHERE s.topic_id = p_topic_id AND s.state IN ('active', 'paused')))
-    FROM {schema}.head h WHERE h.topic_id = p_topic_id
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT least(h.head, coalesce(min(f.floor) FILTER (WHERE f.counts), least(e.zero_from - 1, min(f.floor))))
+    FROM {schema}.head h
+    JOIN {schema}.topic_range e ON e.topic_id = h.topic_id
+    LEFT JOIN (SELECT s.topic_id, {schema}.counts(s.state, t.semantics) AS counts, {schema}.floor_of(s.subscription_id) AS floor
+               FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+               WHERE s.topic_id = p_topic_id AND s.state <> 'cancelled') f ON f.topic_id = h.topic_id
+    WHERE h.topic_id = p_topic_id
+    GROUP BY h.head, e.zero_from
 $$;
 
 -- The progress of all subscriptions of a topic, by id, in the caller's snapshot because the function is STABLE.

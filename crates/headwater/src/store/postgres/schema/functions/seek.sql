@@ -97,7 +97,10 @@ BEGIN
         PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
         -- Read under the locks: a late message that was handed out while this waited is below the floor of before.
         v_floor := (SELECT min({schema}.floor_of(d)) FROM unnest(v_dead) d);
-        v_until := {schema}.watermark_of(v_topic);
+        -- Not the watermark: an operator requests it, so dead groups do not hold what they would give up, not even in a queue.
+        v_until := (SELECT least(h.head, (SELECT min({schema}.floor_of(x.subscription_id)) FROM {schema}.subscription x
+                                          WHERE x.topic_id = v_topic AND x.state IN ('active', 'paused')))
+                    FROM {schema}.head h WHERE h.topic_id = v_topic);
         v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.messages(v_topic, v_floor + 1, v_until) m
             WHERE m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
     END IF;
@@ -121,6 +124,6 @@ BEGIN
     END LOOP;
     IF NOT p_dry THEN
         PERFORM {schema}.note_act(p_actor, 'force_complete', p_topic, NULL, jsonb_build_object('older_than_ms', p_older_than_ms,
-            'until', v_until, 'groups', v_groups), v_now);
+            'until', CASE WHEN v_groups <> '{}' THEN v_until END, 'groups', v_groups), v_now);
     END IF;
 END $$;

@@ -1,7 +1,7 @@
 -- Settling and extending, fenced by token, owner and subscription: a slow worker may continue after its lease was reassigned, or
 -- after a crash undid the claim. A lease whose deadline has passed is lost even if no other owner has it yet, so that "held" means
 -- the same to every process.
---
+
 -- Logs who acked a range, if the topic keeps an ack log. In the transaction of the ack.
 CREATE OR REPLACE FUNCTION {schema}.log_ack(
     p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now timestamptz
