@@ -13,7 +13,8 @@ use crate::check::{Floor, Judged, percentile_ms};
 pub(super) const TIMES_MAX: f64 = 2.0;
 /// Fewer samples are not judged.
 const SAMPLES_MIN: usize = 20;
-/// The pause between two messages. A claim examines unfinished offsets at most every 20 ms: at this pace every claim does.
+/// The pause between two messages. For 20 ms after a search of unfinished offsets a claim does not even ask whether one is needed: at
+/// this pace every claim asks.
 const PACE: Duration = Duration::from_millis(25);
 /// The rounds of one measurement, and those of its warm-up.
 const ROUNDS: usize = 100;

@@ -127,6 +127,36 @@ async fn savepoints_of_an_open_publisher_cost_claims_no_search_of_its_rows() {
     .await;
 }
 
+/// A claim above a gap searches nothing while no transaction has ended that may own a row in it, and hands out the row as soon as
+/// one has.
+#[tokio::test]
+async fn a_gap_is_not_searched_before_an_owner_may_have_ended() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
+    store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
+    assert_eq!(drain(&store, &subscription, 1).await.0, [2]);
+    let checked = "UPDATE {schema}.head SET gaps_checked_at = clock_timestamp() - interval '100 ms'";
+    let age = "SELECT (extract(epoch FROM clock_timestamp() - gaps_checked_at) * 1000)::bigint FROM {schema}.head";
+    let mut offset = 2;
+    // A transaction of another test that is older than the gap causes a search when it ends, and so does half a second.
+    until_true("a claim searches nothing", async || {
+        offset += 1;
+        scene.run(&client, checked).await;
+        store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+        assert_eq!(drain(&store, &subscription, 1).await.0, [offset]);
+        scene.number(&client, age).await >= 100
+    })
+    .await;
+    scene.run(&open, "COMMIT").await;
+    scene.run(&client, checked).await;
+    let leases = store.claim(&request(&subscription)).await.unwrap().leases;
+    assert_eq!(leases.len(), 1, "the late message comes with the next claim");
+    assert_eq!(leases[0].range.first.0, 1);
+    scene.drop().await;
+}
+
 /// Groups that start at now beside a transaction with many messages: its rows are searched a few times in all, not for each
 /// group, and each group gets all of them once it commits.
 #[tokio::test]

@@ -19,7 +19,7 @@ BEGIN
                coalesce(s.max_attempts, t.max_attempts), NULL, NULL, NULL, NULL, u.in_flight_max, u.rate, u.burst,
                NULL, NULL, NULL, NULL, NULL)::{schema}.want,
            s.state,
-           h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, p_clock) > 20, true)
+           {schema}.gaps_due(h.gaps_until, h.gaps_checked_at, h.gaps_seen, h.gaps_bound, p_clock)
            OR EXISTS (
                SELECT FROM generate_series(0, greatest(s.lanes, 1) - 1) AS l (lane)
                CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
@@ -30,7 +30,7 @@ BEGIN
          AS u (subscription_id, messages_max, lease_ms, in_flight_max, rate, burst)
     LEFT JOIN {schema}.subscription s ON s.subscription_id = u.subscription_id
     LEFT JOIN {schema}.topic t ON t.topic_id = s.topic_id
-    LEFT JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
+    LEFT JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.gaps_seen, y.gaps_bound FROM {schema}.head y
                        WHERE y.topic_id = s.topic_id ORDER BY y.era LIMIT 1) h ON true;
 END $$;
 

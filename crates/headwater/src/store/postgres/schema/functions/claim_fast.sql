@@ -29,7 +29,7 @@ BEGIN
            h.gaps_until, h.gaps_seen, h.gaps_bound, h.stuck_at IS NULL AND t.storage = 'shared', h.stuck_at IS NOT NULL,
            coalesce(pg_sequence_last_value(t.offsets), 0),
            c.next_offset > greatest(h.gaps_until, h.holes_until)
-           AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, p_clock) <= 20)
+           AND NOT {schema}.gaps_due(h.gaps_until, h.gaps_checked_at, h.gaps_seen, h.gaps_bound, p_clock)
     INTO v_topic_id, v_next, v_lease_ms, v_due_since, v_head, v_gaps_until, v_gaps_seen, v_gaps_bound, v_may_move, v_stuck, v_last, v_clear
     FROM {schema}.cursor c
     CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_seen, y.gaps_bound, y.gaps_checked_at, y.holes_until, y.stuck_at

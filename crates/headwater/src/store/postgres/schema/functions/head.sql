@@ -54,6 +54,19 @@ BEGIN
                  (SELECT x FROM pg_snapshot_xip(p_then) x WHERE pg_visible_in_snapshot(x, p_now) ORDER BY x LIMIT 1));
 END $$;
 
+-- Whether the gaps of a head have to be searched before a claim passes them. Not within 20 ms of the last search. Later a search is
+-- needed only if a transaction has ended that may own a row in a gap, which the snapshots tell; and twice a second, because locks
+-- may prove gaps dead whose bounds an open transaction of another topic holds back (see publisher_horizon).
+CREATE OR REPLACE FUNCTION {schema}.gaps_due(
+    p_until bigint, p_checked_at timestamptz, p_seen pg_snapshot, p_bound xid8, p_clock timestamptz
+) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT p_until > 0 AND CASE WHEN {schema}.stamp_age_ms(p_checked_at, p_clock) <= 20 THEN false
+                                WHEN {schema}.stamp_age_ms(p_checked_at, p_clock) <= 500
+                                THEN ({schema}.first_ended(p_seen, pg_current_snapshot()) >= p_bound) IS NOT TRUE
+                                ELSE true END
+$$;
+
 -- A snapshot reduced to xids below a bound; unchanged without a bound.
 CREATE OR REPLACE FUNCTION {schema}.snapshot_below(p_seen pg_snapshot, p_bound xid8) RETURNS pg_snapshot
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -324,19 +337,19 @@ BEGIN
     closed := 0;
     skipped := false;
     SELECT array_agg(q.topic_id ORDER BY q.topic_id), array_agg(q.last ORDER BY q.topic_id) INTO v_ids, v_lasts
-    FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until,
-                 coalesce({schema}.stamp_age_ms(e.gaps_checked_at, v_now) > 20, true) AS due,
+    FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head,
+                 {schema}.gaps_due(e.gaps_until, e.gaps_checked_at, e.gaps_seen, e.gaps_bound, v_now) AS due,
                  -- No row is visible up to this offset: see move_head. From time to time locks are read to find out whether it is
                  -- dead.
                  e.empty_until[cardinality(e.empty_until)] AS empty_until,
                  v_fresh AND e.empty_seen IS NOT NULL AND {schema}.stamp_age_ms(coalesce(e.horizon_at, e.stuck_since), v_now) <= 500
                  AND {schema}.first_ended(e.empty_seen, pg_current_snapshot()) >= e.empty_bound[cardinality(e.empty_bound)] AS empty
           FROM {schema}.topic t
-          CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.empty_until, y.empty_bound, y.empty_seen,
-                                     y.horizon_at, y.stuck_since
+          CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.gaps_seen, y.gaps_bound,
+                                     y.empty_until, y.empty_bound, y.empty_seen, y.horizon_at, y.stuck_since
                               FROM {schema}.head y WHERE y.topic_id = t.topic_id ORDER BY y.era LIMIT 1) e
           WHERE t.topic_id = ANY (p_topic_ids)) q
-    WHERE q.last > q.head AND NOT (coalesce(q.empty, false) AND q.empty_until >= q.last) OR q.last < q.head OR q.gaps_until > 0 AND q.due;
+    WHERE q.last > q.head AND NOT (coalesce(q.empty, false) AND q.empty_until >= q.last) OR q.last < q.head OR q.due;
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
