@@ -1,7 +1,7 @@
 //! Running other programs: watched for interruption, and ended with everything they started.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -57,7 +57,7 @@ pub(crate) fn run_with_lines(
     let mut child = spawn(command)?;
     let output = child.stdout.take().context("the output is piped")?;
     let reader = std::thread::spawn(move || {
-        BufReader::new(output).lines().map_while(Result::ok).for_each(|line| each(Some(line)));
+        read_lines(output, &mut each);
         each(None);
     });
     let group = format!("-{}", child.id());
@@ -68,6 +68,17 @@ pub(crate) fn run_with_lines(
         std::thread::sleep(POLL);
     }
     Ok(status)
+}
+
+/// Each line, to the end of the output, whatever its bytes: a reader that stopped early would close the pipe, and what the program
+/// writes after that would fail.
+fn read_lines(output: impl Read, each: &mut impl FnMut(Option<String>)) {
+    let (mut output, mut line) = (BufReader::new(output), Vec::new());
+    while output.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        let text = String::from_utf8_lossy(&line);
+        each(Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()));
+        line.clear();
+    }
 }
 
 /// Runs an interactive command: it keeps the terminal, if there is one.
@@ -142,5 +153,27 @@ mod tests {
         assert_eq!(code_of(status("exit 0")), 0);
         assert_eq!(code_of(status("exit 7")), 7);
         assert_eq!(code_of(status("kill -TERM $$")), 128 + 15);
+    }
+
+    #[test]
+    fn output_that_is_not_utf8_is_read_to_its_end() {
+        let (sender, lines) = std::sync::mpsc::channel();
+        // The second line is more than a pipe holds: it is written only while it is read.
+        let script = "printf 'a\\377b\\n' && head -c 1000000 /dev/zero | tr '\\0' x && printf '\\nlast'";
+        let status =
+            run_with_lines(Command::new("sh").args(["-c", script]), &Interrupt::never(), move |line| {
+                sender.send(line).unwrap()
+            });
+        assert_eq!(code_of(status.unwrap()), 0);
+        let lines: Vec<Option<String>> = lines.iter().collect();
+        let long = "x".repeat(1_000_000);
+        assert_eq!(
+            lines,
+            ["a\u{fffd}b", &long, "last"]
+                .map(|line| Some(line.to_owned()))
+                .into_iter()
+                .chain([None])
+                .collect::<Vec<_>>()
+        );
     }
 }

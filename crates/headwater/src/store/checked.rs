@@ -129,6 +129,7 @@ checked! {
     fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
     fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
     fn fetch_within(topic: TopicId, range: OffsetRange, bound: FetchBound) -> Fetched {}
+    fn held_keys(topic: TopicId, lease: &LeaseId, from: Offset) -> Vec<(Offset, String)> {}
     fn head(topic: TopicId) -> Option<Head> {}
     fn extend(leases: &[LeaseId], lease: Duration) -> Vec<Result<()>> { at_most_a_year("lease", lease)?; }
     fn heartbeat(owner: &Owner, silent_for: Option<Duration>, served: &[Served]) -> Heartbeat {

@@ -238,6 +238,7 @@ macro_rules! conformance_cases {
                 several_due_retries_are_handed_out_in_one_claim,
                 a_due_range_is_split_to_what_is_wanted,
                 a_release_is_immediate_and_counts_no_attempt,
+                keys_are_read_of_what_a_lease_holds,
             ]
         );
         $crate::conformance_group!(

@@ -82,6 +82,12 @@ pub trait Delivery: fmt::Debug + Send + Sync + 'static {
     /// loaded into memory: its size is known before its payload is read.
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched>;
 
+    /// Offsets and keys of the messages with a key that a lease of this topic holds, from an offset on. Reads no payload, and nothing but
+    /// what is outstanding under the token for its owner and subscription: nothing for an unknown lease. A lease past its deadline may be
+    /// read; settling it fails.
+    async fn held_keys(&self, topic: TopicId, lease: &LeaseId, from: Offset)
+    -> Result<Vec<(Offset, String)>>;
+
     /// How far a topic can be read, without a group; `None` if there is no such topic. Advances the head where the caller may.
     /// On a standby, or with a role that only reads, the highest visible message counts instead, and messages below it may
     /// follow unannounced.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
-use crate::message::{NewMessage, Published};
+use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
@@ -191,6 +191,15 @@ impl Delivery for PostgresStore {
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         replica::fetch(self, topic, range, bound).await
+    }
+
+    async fn held_keys(
+        &self,
+        topic: TopicId,
+        lease: &LeaseId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, String)>> {
+        log::held_keys(self, topic, lease, from).await
     }
 
     fn now(&self) -> Timestamp {

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
-use crate::message::{NewMessage, Published};
+use crate::message::{NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
@@ -361,6 +361,19 @@ impl Delivery for SqliteStore {
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         let holes = Arc::clone(&self.holes);
         self.read(move |connection| holes.fetch(connection, topic, range, bound)).await
+    }
+
+    async fn held_keys(
+        &self,
+        topic: TopicId,
+        lease: &LeaseId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, String)>> {
+        let lease = lease.clone();
+        self.read(move |connection| {
+            reader::at_once(connection, |snapshot| settle::held_keys(snapshot, topic, &lease, from))
+        })
+        .await
     }
 
     fn now(&self) -> Timestamp {

@@ -253,6 +253,15 @@ impl Delivery for Faulty {
         Ok(fetched)
     }
 
+    async fn held_keys(
+        &self,
+        topic: TopicId,
+        lease: &LeaseId,
+        from: Offset,
+    ) -> Result<Vec<(Offset, String)>> {
+        self.inner.held_keys(topic, lease, from).await
+    }
+
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
         let swallowed = |settlement: &Settlement| {
             self.fault == Fault::AckIsSwallowed

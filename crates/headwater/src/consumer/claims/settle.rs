@@ -11,13 +11,9 @@ use jiff::Timestamp;
 use super::{Claims, Ticket, check_lease};
 use crate::error::{ErrorKind, Result};
 use crate::lease::{LeaseId, OffsetRange};
-use crate::limits::CLAIM_MESSAGES_MAX;
 use crate::message::Offset;
 use crate::settle::{Outcome, Settlement, Verdict, decide};
 use crate::subscription::Subscription;
-
-/// How many offsets of a lane are read at a time.
-const PAGE: i64 = 1_000;
 
 /// What became of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,13 +141,16 @@ impl Claims {
 
     /// In a lane, holds back messages behind one of their key that is handed out again: those that are not handled yet, and those that were handled out
     /// of order.
+    ///
+    /// A ticket is its client's word until the store has settled it. So nothing is read by the offsets that it names: the store finds what the lease
+    /// holds, which is nothing if it was made up, and at most the messages of one claim otherwise. What is settled between the read and the settlement
+    /// makes the settlement as a whole fail, and each ticket is then settled alone; no lease holds more later than before.
     async fn keep_order(&self, planned: &mut Planned<'_>) -> Result<()> {
+        let Subscription { topic, lanes, .. } = self.subscription();
         let comes_again = |decided: &&Decided<'_>| decided.outcome.comes_again();
-        let Some(first) = planned.decided.iter().find(comes_again).map(|decided| decided.ticket) else {
-            return Ok(());
-        };
-        let Some(last) = first.lane_last else { return Ok(()) };
-        let messages = self.lane_messages(first.offset, last).await?;
+        let first = planned.decided.iter().find(comes_again).map(|decided| decided.ticket.offset);
+        let Some(first) = first.filter(|_| *lanes > 0) else { return Ok(()) };
+        let messages = self.store().held_keys(topic.topic_id, &planned.lease, first).await?;
         let mut waiting: HashSet<&str> = HashSet::new();
         let mut named: HashMap<Offset, &mut Decided<'_>> =
             planned.decided.iter_mut().map(|decided| (decided.ticket.offset, decided)).collect();
@@ -170,25 +169,6 @@ impl Claims {
             }
         }
         Ok(())
-    }
-
-    /// Offsets and keys of the messages in the lane of the first one, up to the last. In pages, without their payloads: the last offset is the client's
-    /// word.
-    async fn lane_messages(&self, first: Offset, last: Offset) -> Result<Vec<(Offset, String)>> {
-        let Subscription { topic, lanes, .. } = self.subscription();
-        let span_max = i64::from(CLAIM_MESSAGES_MAX) * i64::from(*lanes);
-        let last = last.0.min(first.0.saturating_add(span_max));
-        let (mut lane, mut found) = (None, Vec::new());
-        let mut next = first.0;
-        while next <= last {
-            let range = OffsetRange::new(Offset(next), Offset(last.min(next + PAGE - 1)));
-            let messages = self.store().fetch(topic.topic_id, range).await?;
-            let lane = *lane.get_or_insert_with(|| messages.first().map(|message| message.lane(*lanes)));
-            let own = messages.into_iter().filter(|message| Some(message.lane(*lanes)) == lane);
-            found.extend(own.filter_map(|message| Some((message.offset, message.key?))));
-            next += PAGE;
-        }
-        Ok(found)
     }
 
     /// Settles each ticket of these leases alone, and then the followers that are still held.
@@ -275,3 +255,6 @@ impl Decided<'_> {
 fn is_lost(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::LeaseLost | ErrorKind::InvalidInput)
 }
+
+#[cfg(test)]
+mod tests;

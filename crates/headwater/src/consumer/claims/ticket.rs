@@ -47,7 +47,7 @@ pub struct Ticket {
     pub(super) range: OffsetRange,
     /// The attempt, from 1.
     pub(super) attempt: u32,
-    /// In a lane, the last offset of the lease: later messages of its key are between.
+    /// In a lane, the last offset of the lease. It is part of the text; settling reads what the lease holds.
     pub(super) lane_last: Option<Offset>,
 }
 
@@ -112,7 +112,8 @@ fn read(text: &str) -> Option<Ticket> {
     let subscription_id = SubscriptionId(i32::try_from(number()?).ok()?);
     let offset = i64::try_from(number()?).ok()?;
     let first = offset.checked_sub_unsigned(number()?).filter(|first| *first >= 0)?;
-    let last = offset.checked_add_unsigned(number()?)?;
+    // No offset is the highest number, so that the one behind an offset of a ticket always exists.
+    let last = offset.checked_add_unsigned(number()?).filter(|last| *last < i64::MAX)?;
     let attempt = u32::try_from(number()?).ok()?;
     let lane_last = match number()? {
         0 => None,
@@ -186,6 +187,18 @@ mod tests {
         let cut = &good[..good.len() - 2];
         for bad in ["", "x", "????", cut, &format!("{good}AA"), &"A".repeat(60), &"A".repeat(10_000)] {
             assert!(bad.parse::<Ticket>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn offsets_without_a_next_one_are_refused() {
+        let end = ticket(i64::MAX - 1, 0, 0, 1, None);
+        assert_eq!(end.to_string().parse::<Ticket>().expect("a ticket"), end);
+        let behind = Ticket { range: OffsetRange { last: Offset(i64::MAX), ..end.range }, ..end.clone() };
+        let message = Ticket { offset: Offset(i64::MAX), range: OffsetRange::one(Offset(i64::MAX)), ..end };
+        for impossible in [behind, message] {
+            let error = impossible.to_string().parse::<Ticket>().expect_err("refused");
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
         }
     }
 

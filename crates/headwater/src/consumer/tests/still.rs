@@ -169,7 +169,13 @@ with_the_rest! {
             Ok(if quiet { vec![] } else { subscriptions.to_vec() })
         }
 
+        async fn held_keys(&self, _: TopicId, _: &LeaseId, _: Offset) -> Result<Vec<(Offset, String)>> {
+            self.note("held_keys").await;
+            Ok(vec![])
+        }
+
         async fn fetch_within(&self, _: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
+            self.note("fetch_within").await;
             let sizes = self.sizes.lock().unwrap().clone();
             let message = |offset: i64| Message {
                 offset: Offset(offset),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::case::{Case, bury, failed, offsets_of, owner, range, retry, spanned};
 use crate::error::ErrorKind;
 use crate::lease::{LeaseId, LeaseToken};
+use crate::message::{NewMessage, Offset};
 use crate::settle::{Outcome, Settlement};
-use crate::subscription::Start;
+use crate::subscription::{Start, SubscriptionId};
 use crate::topic::TopicSettings;
 
 fn leased_for(seconds: u64) -> TopicSettings {
@@ -337,4 +338,40 @@ pub async fn a_release_is_immediate_and_counts_no_attempt(case: &Case) {
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     scene.ack(&again).await;
     assert_eq!(scene.status().await.reassigned, 0);
+}
+
+/// The keys of what a lease holds are read, and nothing of what it does not.
+pub async fn keys_are_read_of_what_a_lease_holds(case: &Case) {
+    let scene = case.scene(leased_for(10)).await;
+    let keyed = |n: usize| NewMessage::new(n.to_string()).key(format!("k{n}"));
+    let messages: Vec<_> = (1..=8).map(|n| if n == 3 { NewMessage::new("3") } else { keyed(n) }).collect();
+    scene.publish_all(&messages).await;
+    let lease = scene.claim_one("a", 6).await;
+    let rest = scene.claim_one("a", 6).await;
+    let held = async |lease: LeaseId, from: i64| -> Vec<(i64, String)> {
+        let found = scene.store.held_keys(scene.subscription.topic.topic_id, &lease, Offset(from)).await;
+        found.expect("the store reads").into_iter().map(|(offset, key)| (offset.0, key)).collect()
+    };
+    let keys = |offsets: &[i64]| -> Vec<(i64, String)> {
+        offsets.iter().map(|offset| (*offset, format!("k{offset}"))).collect()
+    };
+    assert_eq!(held(lease.id(), 0).await, keys(&[1, 2, 4, 5, 6]), "a message without a key is left out");
+    assert_eq!(held(lease.id(), 5).await, keys(&[5, 6]));
+    assert_eq!(held(rest.id(), 1).await, keys(&[7, 8]));
+    for from in [7, i64::MAX] {
+        assert_eq!(held(lease.id(), from).await, []);
+    }
+    scene.settle_each(&lease, vec![((2, 2), Outcome::Ack), ((5, 5), retry(0, "no"))]).await.unwrap();
+    assert_eq!(held(lease.id(), 1).await, keys(&[1, 4, 6]), "settled");
+    let other = SubscriptionId(lease.subscription_id.0 + 1);
+    for unknown in [
+        LeaseId { token: LeaseToken(lease.token.0 ^ 1), ..lease.id() },
+        LeaseId { owner: owner("b"), ..lease.id() },
+        LeaseId { subscription_id: other, ..lease.id() },
+    ] {
+        assert_eq!(held(unknown.clone(), 1).await, [], "{unknown:?}");
+    }
+    case.advance_ms(10_000);
+    scene.drain("b").await;
+    assert_eq!((held(lease.id(), 1).await, held(rest.id(), 1).await), (vec![], vec![]), "reassigned");
 }

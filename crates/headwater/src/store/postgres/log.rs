@@ -12,7 +12,7 @@ use super::connect::Connections;
 use super::statements::Statements;
 use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::OffsetRange;
+use crate::lease::{LeaseId, OffsetRange};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
 use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
 use crate::store::{FetchBound, Fetched, Head, Weighing};
@@ -92,6 +92,20 @@ pub(super) async fn fetch(
         });
     }
     Ok(fetched)
+}
+
+/// Offsets and keys of the messages with a key that a lease holds, from an offset on.
+pub(super) async fn held_keys(
+    store: &PostgresStore,
+    topic: TopicId,
+    lease: &LeaseId,
+    from: Offset,
+) -> Result<Vec<(Offset, String)>> {
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&topic.0, &lease.token.0, &lease.subscription_id.0, &lease.owner.as_str(), &from.0];
+    let doing = format!("reading the keys of lease {}", lease.token);
+    let rows = store.connections.query(&doing, &store.statements.log_held_keys, &params).await?;
+    rows.iter().map(|row| Ok((Offset(stored(row, "message_offset")?), stored(row, "key")?))).collect()
 }
 
 /// The head of a topic after an advance; as it can be read where nothing can be advanced.

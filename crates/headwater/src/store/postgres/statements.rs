@@ -112,6 +112,7 @@ statements! {
     // Topic id, rows at most, gaps at most: the head after an advance. Null for an unknown topic.
     log_advanced_head: "SELECT head, taken, skipped, gap_firsts, gap_lasts FROM {schema}.advanced_head($1, $2, $3)",
     log_head: log.head,
+    log_held_keys: log.held_keys,
     log_sizes: log.sizes,
     log_payload: log.payload,
     log_headers: log.headers,

@@ -45,7 +45,7 @@ pub(super) fn name(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
 
 /// Text in which bytes that are not UTF-8 are question marks, so it is never longer than what is stored: a key read
 /// back passes the same limits.
-fn readable(bytes: &[u8]) -> Cow<'_, str> {
+pub(super) fn readable(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
     }

@@ -20,8 +20,8 @@ use rusqlite::{CachedStatement, Connection, ToSql};
 use tokio::sync::oneshot;
 
 use super::fault::Attempt;
-use super::publish;
 use super::work::Work;
+use super::{decode, publish};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::TopicName;
@@ -301,13 +301,31 @@ fn execute(connection: &Connection, sql: &str, params: &[Value]) -> Attempt<u64>
     Ok(statement.raw_execute()? as u64)
 }
 
-pub(super) fn query(connection: &Connection, sql: &str, params: &[Value]) -> Attempt<Vec<Row>> {
+fn query(connection: &Connection, sql: &str, params: &[Value]) -> Attempt<Vec<Row>> {
+    rows(connection, sql, params, value_of)
+}
+
+/// Rows of a statement of the store's own. Text that is not UTF-8 is read as everywhere in the store (`decode.rs`): one damaged row must
+/// not make a list of all rows unreadable.
+pub(super) fn query_own(connection: &Connection, sql: &str, params: &[Value]) -> Attempt<Vec<Row>> {
+    rows(connection, sql, params, |value| match value {
+        ValueRef::Text(bytes) => Ok(Value::Text(decode::readable(bytes).into_owned())),
+        value => value_of(value),
+    })
+}
+
+fn rows(
+    connection: &Connection,
+    sql: &str,
+    params: &[Value],
+    read: impl Fn(ValueRef<'_>) -> Attempt<Value>,
+) -> Attempt<Vec<Row>> {
     let mut statement = bound(connection, sql, params)?;
     let columns: Arc<[String]> = statement.column_names().into_iter().map(str::to_owned).collect();
     let mut found = Vec::new();
-    let mut rows = statement.raw_query();
-    while let Some(row) = rows.next()? {
-        let values = (0..columns.len()).map(|at| value_of(row.get_ref(at)?));
+    let mut stored = statement.raw_query();
+    while let Some(row) = stored.next()? {
+        let values = (0..columns.len()).map(|at| read(row.get_ref(at)?));
         found.push(Row::new(&columns, values.collect::<Attempt<_>>()?));
     }
     Ok(found)

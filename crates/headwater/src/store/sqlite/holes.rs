@@ -126,7 +126,7 @@ impl Holes {
         if !self.any.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let held: Vec<Part> = settle::held(work, id, work.now_ms())?;
+        let held: Vec<Part> = settle::held(work.connection, id, work.now_ms())?;
         let Some(first) = held.first().filter(|part| part.lane.is_none_or(|lane| lane == 0)) else {
             return Ok(None);
         };

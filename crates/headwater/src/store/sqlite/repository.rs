@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SqliteStore;
-use super::driven::{Requests, query};
+use super::driven::{Requests, query_own};
 use super::fault::Attempt;
 use super::work::{Kind, Work};
 use super::{parked, relay, token};
@@ -65,7 +65,7 @@ impl SqliteStore {
     /// Runs a statement of a repository by itself.
     pub(crate) async fn run_verb(&self, verb: Verb, params: Vec<Value>) -> Result<Vec<Row>> {
         if let Some(sql) = text(verb).filter(|_| verb.is_read()) {
-            return self.read(move |connection| query(connection, sql, &params)).await;
+            return self.read(move |connection| query_own(connection, sql, &params)).await;
         }
         let kind = if verb.is_durable() { Kind::Define } else { Kind::Consume };
         let actor = self.actor.now();
@@ -98,7 +98,7 @@ fn run(work: &mut Work<'_>, verb: Verb, mut params: Vec<Value>, actor: &str) -> 
             if !verb.is_read() {
                 params.push(Value::Integer(work.now_ms()));
             }
-            query(work.connection, sql, &params)?
+            query_own(work.connection, sql, &params)?
         }
         None => match verb {
             Verb::RelayAdd | Verb::RelayRemove => relay::act(work, verb, &params, actor)?,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
 use super::log::{self, Burial};
@@ -15,6 +15,7 @@ use super::work::Work;
 use super::{acks, audit, decode, millis};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange};
+use crate::message::Offset;
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
@@ -80,10 +81,25 @@ pub(super) fn end_lease(work: &Work<'_>, token: LeaseToken) -> Attempt<Vec<Part>
 }
 
 /// The ranges held under a lease, before its deadline.
-pub(super) fn held(work: &Work<'_>, id: &LeaseId, now_ms: i64) -> Attempt<Vec<Part>> {
-    let mut statement = work.connection.prepare_cached(super::sql!(settle.held))?;
+pub(super) fn held(connection: &Connection, id: &LeaseId, now_ms: i64) -> Attempt<Vec<Part>> {
+    let mut statement = connection.prepare_cached(super::sql!(settle.held))?;
     let parameters = params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str()];
     Ok(decode::all(&mut statement, parameters, Part::read)?)
+}
+
+/// Offsets and keys of the messages with a key that a lease holds, from an offset on, whatever its deadline.
+pub(super) fn held_keys(
+    connection: &Connection,
+    topic: TopicId,
+    id: &LeaseId,
+    from: Offset,
+) -> Attempt<Vec<(Offset, String)>> {
+    let mut found = Vec::new();
+    for part in held(connection, id, i64::MIN)?.iter().filter(|part| part.last >= from.0) {
+        let keys = log::keys(connection, topic, part.first.max(from.0), part.last)?;
+        found.extend(keys.into_iter().filter_map(|(offset, _, key)| Some((Offset(offset), key?))));
+    }
+    Ok(found)
 }
 
 fn lost(id: &LeaseId) -> Result<()> {
@@ -92,7 +108,7 @@ fn lost(id: &LeaseId) -> Result<()> {
 
 fn ack_all(work: &mut Work<'_>, id: &LeaseId, logged: bool, now_ms: i64) -> Attempt<Result<()>> {
     if logged {
-        for part in held(work, id, now_ms)? {
+        for part in held(work.connection, id, now_ms)? {
             acks::note(work, &part, part.range(), now_ms)?;
         }
     }
@@ -123,7 +139,7 @@ fn settle_parts(
     logged: bool,
     now_ms: i64,
 ) -> Attempt<Result<()>> {
-    let held = held(work, id, now_ms)?;
+    let held = held(work.connection, id, now_ms)?;
     let ranges: Vec<(i64, i64)> = held.iter().map(|part| (part.first, part.last)).collect();
     let settled: Vec<(i64, i64)> = parts.iter().map(|(range, _)| (range.first.0, range.last.0)).collect();
     let Some(left) = without(&ranges, &settled) else {

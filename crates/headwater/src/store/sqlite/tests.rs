@@ -18,6 +18,7 @@ mod life;
 mod maintenance;
 mod open;
 mod plans;
+mod process;
 mod sql;
 mod take_over;
 mod versions;

@@ -153,7 +153,7 @@ struct Name {
 
 fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<Said> {
     let TransactionWork { handler_name, member, lease, run, handlers, decide } = todo;
-    if settle::held(open, &lease, open.now_ms())?.is_empty() {
+    if settle::held(open.connection, &lease, open.now_ms())?.is_empty() {
         // Nothing was started, so no handler runs in vain for messages that another owner holds.
         return Err(Error::lease_lost(lease.token.0).into());
     }

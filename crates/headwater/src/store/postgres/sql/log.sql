@@ -33,6 +33,20 @@ SELECT message_offset, headers::text
 FROM {schema}.message
 WHERE topic_id = $1 AND message_offset = ANY ($2)
 
+-- name: held_keys
+-- Purpose: offsets and keys of the messages with a key that a lease holds, from an offset on. The deadline is not compared: deadlines may
+-- be moved before the lease is settled, which compares it. IS TRUE: see schema/functions/lease.sql. Reads no payload.
+-- Parameters: topic id, token, subscription id, owner, first offset.
+-- Index: outstanding_pkey, message primary key (topic_id, message_offset).
+SELECT m.message_offset, m.key
+FROM {schema}.outstanding o
+CROSS JOIN LATERAL (
+    SELECT x.message_offset, x.key FROM {schema}.message x
+    WHERE x.topic_id = $1 AND x.message_offset BETWEEN greatest(o.first_offset, $5) AND o.last_offset AND x.key IS NOT NULL OFFSET 0
+) m
+WHERE o.token = $2 AND (o.subscription_id = $3 AND o.owner = $4) IS TRUE
+ORDER BY m.message_offset
+
 -- name: payload
 -- Purpose: a piece of the payload of each of several messages. Reads only.
 -- Parameters: topic id, offsets, first byte from 1, how many bytes.

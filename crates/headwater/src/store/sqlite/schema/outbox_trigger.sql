@@ -9,14 +9,33 @@
 CREATE VIEW headwater_now AS
 SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) AS now_ms;
 
--- Not for callers: refuses text that is not UTF-8, which no sweep could read. Only for UTF-8 does decoding and encoding each character
--- give the same bytes. SQLite decodes U+FFFE and U+FFFF as something else, so they are replaced first.
+-- Not for callers: refuses text that is not UTF-8, which reads back as something else. Only for UTF-8 does decoding and encoding each
+-- character give the same bytes. SQLite decodes U+FFFE and U+FFFF as something else, so they are replaced first. In pieces of at most
+-- 80 bytes: finding a character of a text takes as long as all before it, and data of a process may be large. A piece ends before its
+-- window's last character, which may be cut, unless it is the only one.
 CREATE VIEW headwater_check_text (value) AS SELECT NULL WHERE 0;
 CREATE TRIGGER headwater_check_text_insert INSTEAD OF INSERT ON headwater_check_text
 WHEN NEW.value GLOB '*[^' || char(1) || '-' || char(127) || ']*'
 BEGIN
     SELECT RAISE(ABORT, 'invalid text: must be UTF-8')
-    FROM (SELECT replace(replace(NEW.value, CAST(x'efbfbe' AS TEXT), '-'), CAST(x'efbfbf' AS TEXT), '-') AS value)
+    WHERE instr(CAST(NEW.value AS BLOB), x'00') > 0;
+    SELECT RAISE(ABORT, 'invalid text: must be UTF-8')
+    FROM (
+        WITH RECURSIVE windows (position, text) AS (
+            SELECT 1, CAST(substr(CAST(NEW.value AS BLOB), 1, 80) AS TEXT)
+            UNION ALL
+            SELECT position + length(CAST(substr(text, 1, max(length(text) - 1, 1)) AS BLOB)),
+                CAST(substr(CAST(NEW.value AS BLOB),
+                    position + length(CAST(substr(text, 1, max(length(text) - 1, 1)) AS BLOB)), 80) AS TEXT)
+            FROM windows WHERE position + 80 <= length(CAST(NEW.value AS BLOB))
+        )
+        SELECT replace(replace(text, CAST(x'efbfbe' AS TEXT), '-'), CAST(x'efbfbf' AS TEXT), '-') AS value
+        FROM (
+            SELECT iif(position + 80 <= length(CAST(NEW.value AS BLOB)), substr(text, 1, max(length(text) - 1, 1)), text) AS text
+            FROM windows
+        )
+        WHERE text GLOB '*[^' || char(1) || '-' || char(127) || ']*'
+    )
     WHERE CAST(value AS BLOB) <> (
         WITH RECURSIVE decoded (position, text) AS (
             SELECT 0, ''

@@ -59,7 +59,9 @@ BEGIN
             OR instr(CAST(value AS BLOB), x'00') > 0
             OR value GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*');
     SELECT RAISE(ABORT, 'invalid data: must be a JSON object as text')
-    WHERE NEW.data IS NOT NULL AND (typeof(NEW.data) <> 'text' OR NOT json_valid(NEW.data) OR json_type(NEW.data) <> 'object');
+    WHERE NEW.data IS NOT NULL AND (typeof(NEW.data) <> 'text' OR instr(CAST(NEW.data AS BLOB), x'00') > 0
+        OR NOT json_valid(NEW.data) OR json_type(NEW.data) <> 'object');
+    INSERT INTO headwater_check_text (value) VALUES (NEW.process_type), (NEW.business_key), (NEW.current_step), (NEW.data);
     SELECT RAISE(ABORT, 'conflict: a process of this id exists already; nothing was written')
     WHERE EXISTS (SELECT 1 FROM headwater_process AS process WHERE process.process_id = NEW.process_id);
     INSERT INTO headwater_process (
@@ -98,13 +100,15 @@ BEGIN
             OR instr(CAST(NEW.current_step AS BLOB), x'00') > 0
             OR NEW.current_step GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*');
     SELECT RAISE(ABORT, 'invalid data: must be a JSON object as text')
-    WHERE NEW.data IS NOT NULL AND (typeof(NEW.data) <> 'text' OR NOT json_valid(NEW.data) OR json_type(NEW.data) <> 'object');
+    WHERE NEW.data IS NOT NULL AND (typeof(NEW.data) <> 'text' OR instr(CAST(NEW.data AS BLOB), x'00') > 0
+        OR NOT json_valid(NEW.data) OR json_type(NEW.data) <> 'object');
     SELECT RAISE(ABORT, 'invalid retries: must be a number from 0 on')
     WHERE NEW.retries IS NOT NULL AND (typeof(NEW.retries) <> 'integer' OR NEW.retries NOT BETWEEN 0 AND 4294967295);
     SELECT RAISE(ABORT, 'invalid event: needs a type of 1 to 255 bytes other than ProcessStarted, and a JSON object as text')
     WHERE typeof(NEW.event_type) <> 'text' OR length(CAST(NEW.event_type AS BLOB)) NOT BETWEEN 1 AND 255
-        OR NEW.event_type = 'ProcessStarted' OR typeof(NEW.event) <> 'text' OR NOT json_valid(NEW.event)
-        OR json_type(NEW.event) <> 'object';
+        OR instr(CAST(NEW.event_type AS BLOB), x'00') > 0 OR NEW.event_type = 'ProcessStarted' OR typeof(NEW.event) <> 'text'
+        OR instr(CAST(NEW.event AS BLOB), x'00') > 0 OR NOT json_valid(NEW.event) OR json_type(NEW.event) <> 'object';
+    INSERT INTO headwater_check_text (value) VALUES (NEW.current_step), (NEW.data), (NEW.event_type), (NEW.event);
     SELECT RAISE(ABORT, 'invalid status: must be NEW, RUNNING, SUCCEEDED, FAILED, COMPENSATING, COMPENSATED or PAUSED')
     WHERE coalesce(NEW.status, '') NOT IN ('NEW', 'RUNNING', 'SUCCEEDED', 'FAILED', 'COMPENSATING', 'COMPENSATED', 'PAUSED');
     INSERT INTO headwater_process_event (
