@@ -5,6 +5,9 @@
 mod place;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use headwater_relay::rabbitmq::{KEY_HEADER, RabbitMqSink};
 use headwater_relay::{Delivery, Sink, SinkError};
@@ -15,9 +18,12 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use place::{broker, eventually, own, record, unique};
+use place::{DEADLINE, broker, eventually, own, record, unique};
 
 const VARIABLE: &str = "HEADWATER_TEST_RABBITMQ";
+/// The load beside which the broker is killed: batches, and the records of one.
+const BATCHES: usize = 60;
+const BATCH: usize = 100;
 
 async fn connect(url: &str) -> (Connection, Channel) {
     let connection = Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
@@ -205,47 +211,71 @@ async fn what_does_not_fit_amqp_is_refused_alone() {
     assert_eq!(take(&channel, &queue).await.len(), 2);
 }
 
+/// How far the load is, in batches.
+struct Load {
+    sent: AtomicUsize,
+    /// Calls whose end is unknown.
+    unknown: AtomicUsize,
+    /// How many batches may be sent.
+    allowed: AtomicUsize,
+}
+
+/// Sends each batch until it is delivered.
+async fn send_all(sink: RabbitMqSink, load: &Load) {
+    for batch in 0..BATCHES {
+        let until = Instant::now() + DEADLINE;
+        while load.allowed.load(Ordering::Relaxed) <= batch {
+            assert!(Instant::now() < until, "not allowed: batch {batch}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let records: Vec<_> = (0..BATCH).map(|n| record(batch * BATCH + n, "load")).collect();
+        loop {
+            match sink.deliver(&records).await {
+                Ok(delivered) => {
+                    assert_eq!(delivered, vec![Delivery::Delivered; BATCH]);
+                    break;
+                }
+                Err(SinkError::Unavailable(_)) => {
+                    load.unknown.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        load.sent.store(batch + 1, Ordering::Relaxed);
+    }
+}
+
 /// Killed under load, the broker has everything afterwards that was delivered, and twice at most what was in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_arrives_although_the_broker_is_killed_under_load() {
-    const BATCHES: usize = 60;
-    const BATCH: usize = 100;
     let Some(mut rabbit) = own::<RabbitMqKind>() else { return };
     let url = rabbit.url();
     let (connection, channel) = connect(&url).await;
     declare(&channel, "load", FieldTable::default()).await;
     drop(connection);
     let sink = RabbitMqSink::from_url(&format!("{url}?queue=load")).expect("a URL");
-    let (progress, seen) = tokio::sync::watch::channel(0);
-    let load = tokio::spawn(async move {
-        let mut unknown = 0;
-        for batch in 0..BATCHES {
-            let records: Vec<_> = (0..BATCH).map(|n| record(batch * BATCH + n, "load")).collect();
-            loop {
-                match sink.deliver(&records).await {
-                    Ok(delivered) => {
-                        assert_eq!(delivered, vec![Delivery::Delivered; BATCH]);
-                        break;
-                    }
-                    Err(SinkError::Unavailable(_)) => {
-                        unknown += 1;
-                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                    }
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            progress.send_replace(batch);
-        }
-        unknown
+    let load = Arc::new(Load {
+        sent: AtomicUsize::new(0),
+        unknown: AtomicUsize::new(0),
+        allowed: AtomicUsize::new(BATCHES / 3),
     });
-    for (at, how) in [(20, Stop::Kill), (40, Stop::Fast)] {
-        eventually("the load", async || *seen.borrow() >= at).await;
+    let sending = tokio::spawn({
+        let load = Arc::clone(&load);
+        async move { send_all(sink, &load).await }
+    });
+    for (at, how) in [(15, Stop::Kill), (35, Stop::Fast)] {
+        eventually("the load", async || load.sent.load(Ordering::Relaxed) >= at).await;
         rabbit.stop(how).expect("stopped");
+        // Now there are batches left for the time without a broker, however late it was stopped.
+        let unknown = load.unknown.load(Ordering::Relaxed);
+        load.allowed.fetch_add(BATCHES / 3, Ordering::Relaxed);
+        eventually("a batch without a broker", async || load.unknown.load(Ordering::Relaxed) > unknown).await;
         rabbit.serve().expect("started");
         rabbit.wait(|| Ok(())).expect("ready");
     }
-    let unknown = load.await.expect("sent");
-    assert!(unknown >= 1, "the broker was away");
+    sending.await.expect("sent");
+    let unknown = load.unknown.load(Ordering::Relaxed);
     let (_connection, channel) = connect(&url).await;
     let mut arrived: BTreeMap<String, usize> = BTreeMap::new();
     for delivery in take(&channel, "load").await {

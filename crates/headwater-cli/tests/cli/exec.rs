@@ -272,7 +272,7 @@ fn kills_lose_nothing(place: &Place, kills: usize) {
     publish(place, &(1..=messages).map(|n| format!("message {n}\n")).collect::<String>());
     let command = "echo $$; got=$(cat); [ ${#got} = $HEADWATER_PAYLOAD_BYTES ] || exit 75
         for _ in $(seq 1000); do rm go.$$ && break; sleep 0.05; done; echo $HEADWATER_OFFSET >> done";
-    let rest = ["--concurrency", "2", "--lease", "1s", "--wait", "4s"];
+    let rest = ["--concurrency", "2", "--lease", "3s", "--wait", "9s"];
     let (mut killed, mut begun) = (0, 0);
     loop {
         let consumer = &mut exec(place, command, &rest);

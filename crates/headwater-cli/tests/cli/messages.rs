@@ -4,16 +4,19 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// How long a test waits for something that has to happen.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 fn one_message(place: &Place) {
     for n in 1..=4 {
         place.out(&["publish", "orders", &format!("{{\"n\":{n}}}"), "--key", "k", "--header", "h=v"]);
     }
     place.program(async |headwater| {
         let mut consumer = headwater.consumer("orders", "email").batch(2).open().await.unwrap();
-        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().unwrap();
+        let batch = consumer.next(DEADLINE).await.unwrap().unwrap();
         let later = Duration::from_secs(3_600);
         batch.handle(|_, _| async move { Verdict::RetryAfter(later, "not now".into()) }).await.unwrap();
-        consumer.next(Duration::from_secs(5)).await.unwrap().expect("two more are leased");
+        consumer.next(DEADLINE).await.unwrap().expect("two more are leased");
     });
     let states =
         |offset: &str| place.one(&["message", "show", "orders", offset])["groups"][0]["state"].clone();

@@ -108,7 +108,8 @@ async fn services_are_controlled_over_http(place: Place) {
 #[tokio::test]
 async fn run_continues_after_a_restart_of_everything() {
     let place = Place::sqlite();
-    let slow = ("ticks = 40", "ticks = 40\nticks_per_second = 20");
+    // Ten seconds, so that it is under way when it is stopped, also on a machine that stalls.
+    let slow = ("ticks = 40", "ticks = 40\nticks_per_second = 4");
     let config = place.config(&[SMALL[0], SMALL[1], SMALL[2], slow]);
     let pipeline = Pipeline::from_config(config.clone()).start().await.unwrap();
     eventually("under way", async || pipeline.progress().await.ticks_published > 0).await;

@@ -176,7 +176,7 @@ fn address_without_a_broker_is_unavailable() {
         let error = sink.check().await.unwrap_err();
         assert!(matches!(&error, SinkError::Unavailable(text) if text.contains("127.0.0.1:1")), "{error}");
         assert!(matches!(sink.deliver(&[record("1", None, "")]).await, Err(SinkError::Unavailable(_))));
-        assert!(begun.elapsed() < Duration::from_secs(8));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     });
 }
 
@@ -193,9 +193,10 @@ struct Sending {
 /// Sends in order, as a relay does: what failed, and what follows it, is sent again.
 async fn send_all(sink: &KafkaSink, records: &[Record], sending: &Sending) -> usize {
     let (mut at, mut failed) = (0, 0);
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut risen_at = Instant::now();
     while at < records.len() {
-        assert!(Instant::now() < deadline, "{at} of {} records after two minutes", records.len());
+        let still = risen_at.elapsed();
+        assert!(still < Duration::from_secs(120), "{at} of {} records since {still:?}", records.len());
         let batch = &records[at..(at + 200).min(sending.allowed.load(Ordering::Relaxed))];
         if batch.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -206,6 +207,9 @@ async fn send_all(sink: &KafkaSink, records: &[Record], sending: &Sending) -> us
                 let delivered = deliveries.iter().take_while(|one| **one == Delivery::Delivered).count();
                 failed += deliveries.len() - delivered;
                 at += delivered;
+                if delivered > 0 {
+                    risen_at = Instant::now();
+                }
                 sending.delivered.store(at, Ordering::Relaxed);
             }
             Err(SinkError::Unavailable(_)) => {

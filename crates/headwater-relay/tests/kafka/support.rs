@@ -79,7 +79,7 @@ pub(crate) fn record(id: &str, key: Option<&str>, payload: impl Into<Vec<u8>>) -
 
 /// Waits until the sink finds its topic.
 pub(crate) async fn ready(sink: &impl Sink) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(90);
     while let Err(error) = sink.check().await {
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;

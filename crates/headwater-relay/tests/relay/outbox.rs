@@ -127,16 +127,17 @@ async fn a_sink_that_is_down_costs_no_entry_an_attempt(place: Place) {
 async fn a_new_entry_is_sent_at_once(place: Place) {
     let sink = TestSink::new();
     let running = place.relay(Source::Outbox, sink.clone(), quick()).await;
-    let mut best = Duration::MAX;
-    for n in 0..5 {
+    let mut times: Vec<Duration> = Vec::new();
+    // Three times before the next sweep, which comes within a second; a machine under load gets more tries.
+    while times.iter().filter(|time| **time < Duration::from_millis(500)).count() < 3 {
+        assert!(times.len() < 20, "only with the next sweep: {times:?}");
         // Idle by now: it waits for a wake-up.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let started = Instant::now();
+        let (n, started) = (times.len(), Instant::now());
         insert(&place, &[(n, "a")]).await;
         sink.until_delivered(n + 1).await;
-        best = best.min(started.elapsed());
+        times.push(started.elapsed());
     }
-    assert!(best < Duration::from_millis(500), "before the next sweep: {best:?}");
     running.shutdown(GRACE).await.unwrap();
     place.end().await;
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use headwater::limits::SAFETY_POLL;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -88,8 +89,9 @@ async fn a_long_poll_returns_at_once_when_a_message_comes(place: &Place) {
         assert_eq!(claimed[0]["payload"], payload);
         server.settle(&claimed, "ack").await;
     }
-    // The best: the machine may be busy with others.
-    assert!(times.iter().min() < Some(&Duration::from_millis(20)), "{times:?}");
+    // Woken in every round, not found by polling; and at once in the best, because the machine may be busy with others.
+    assert!(times.iter().max() < Some(&(SAFETY_POLL / 2)), "{times:?}");
+    assert!(times.iter().min() < Some(&Duration::from_millis(200)), "{times:?}");
     server.end().await;
 }
 

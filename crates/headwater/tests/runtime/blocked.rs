@@ -137,16 +137,15 @@ async fn a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked(p
 
 async fn what_waits_in_the_list_is_released_while_every_thread_is_blocked(place: Place) {
     let (headwater, clock) = place.open_still().await;
-    let lease = Duration::from_secs(3);
+    let lease = Duration::from_secs(12);
     let mut consumer = with_retries_due(&headwater, &clock, 4, lease).await;
     let batch = consumer.next(DEADLINE).await.unwrap().expect("four are due");
     let (unblock, block) = blocking();
-    let time = clock.clone();
     let other = elsewhere(&place, &clock, move |headwater| async move {
         let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
         let mut attempts = Vec::new();
         while attempts.len() < 3 {
-            let batch = released(&mut consumer, &time, lease).await;
+            let batch = released(&mut consumer, lease).await;
             attempts.push(batch.attempt());
             batch.ack().await.unwrap();
         }

@@ -8,7 +8,9 @@ use headwater::store::BackfillPace;
 use headwater::{Context, Handling, Json, Messages, NewMessage, TopicName};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::each::{Place, Seen, eventually, gated, leased_until, noting, on_each, publish_numbers, settled};
+use crate::each::{
+    DEADLINE, Place, Seen, eventually, gated, leased_until, noting, on_each, publish_numbers, settled,
+};
 
 on_each!(
     every_message_is_handled_once,
@@ -221,7 +223,7 @@ async fn shutdown_ends_handlers_after_the_grace_time(place: Place) {
     let mut consumer = headwater.consumer("orders", "email").batch(10).open().await.unwrap();
     let mut offsets = HashSet::new();
     while offsets.len() < 10 {
-        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("all are released at once");
+        let batch = consumer.next(DEADLINE).await.unwrap().expect("all are released at once");
         assert_eq!(batch.attempt(), 1, "a release counts no attempt");
         offsets.extend(batch.messages().iter().map(|message| message.offset.0));
         batch.ack().await.unwrap();
@@ -272,7 +274,7 @@ async fn a_dead_process_is_replaced(place: Place) {
     let store = headwater.store();
     store.heartbeat(&dead, Some(Duration::from_secs(15)), &[]).await.unwrap();
     let mut consumer = headwater.consumer("orders", "email").owner(dead).open().await.unwrap();
-    let held = consumer.next(Duration::from_secs(5)).await.unwrap().expect("five wait");
+    let held = consumer.next(DEADLINE).await.unwrap().expect("five wait");
     assert_eq!(held.messages().len(), 5);
     // Its lease runs for five minutes, but it sends no more heartbeats: the next heartbeat of another owner ends it.
     let alive = headwater::store::Owner::new("alive").unwrap();

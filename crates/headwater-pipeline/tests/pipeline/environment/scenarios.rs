@@ -342,7 +342,7 @@ async fn shutdown_within_wait(place: Place) {
     eventually("buffered", async || indexer.health().buffer_ticks == 10).await;
     let begun = Instant::now();
     indexer.stop().await.expect("clean");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "before its time-out: {:?}", begun.elapsed());
     assert_eq!((place.ticks().await.len(), place.lag().await), (10, 0));
     place.leave().await;
 }

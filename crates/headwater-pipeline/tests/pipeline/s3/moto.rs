@@ -159,7 +159,7 @@ async fn away(pipeline: &RunningPipeline) {
     // What was on its way when the outage began is announced soon.
     let mut before = pipeline.progress().await;
     eventually("the last file is announced", async || {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         let former = std::mem::replace(&mut before, pipeline.progress().await);
         former.files == before.files
     })

@@ -62,12 +62,12 @@ mod tests {
     /// Counts the tries of one wait that lasts for its whole limit.
     #[test]
     fn a_wait_tries_every_other_millisecond_and_ends_at_its_limit() {
-        let limit = Duration::from_millis(60);
+        let limit = Duration::from_secs(2);
         let began = Instant::now();
         let tries = at_most(limit, || (0..10_000).take_while(|tries| try_again(*tries)).count());
         assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
-        // SQLite's own handler has tried 8 times by then; a machine under load may oversleep most of these.
-        assert!((9..=82).contains(&tries), "{tries} tries in {:?}", began.elapsed());
+        // SQLite's own handler has tried 30 times by then; a machine under load may oversleep most of these.
+        assert!((60..=2_022).contains(&tries), "{tries} tries in {:?}", began.elapsed());
         assert_eq!(LIMIT.get(), LOCK_WAIT, "the limit is restored");
     }
 }

@@ -82,8 +82,8 @@ mod notices {
     use crate::store::sqlite::queue::{Queue, Taken};
 
     const PUBLISH: &str = "INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'x')";
-    /// Long enough for a stalling machine.
-    const SOON: Duration = Duration::from_secs(5);
+    /// Well before the safety poll, and long enough for a stalling machine.
+    const SOON: Duration = Duration::from_secs(SAFETY_POLL.as_secs() / 2);
 
     async fn open(place: &Place, watch: fn(&Connection, Arc<Watched>) -> Watch) -> SqliteStore {
         let path = SqlitePath::File(place.path());
