@@ -134,6 +134,11 @@ impl Schema {
         self.steps.last().map_or(1, |(version, _)| *version)
     }
 
+    /// The code as it is run.
+    pub(super) fn code(&self) -> Vec<String> {
+        schema::with_settings(self.code)
+    }
+
     /// Safe if many processes open at once: `BEGIN IMMEDIATE` admits one at a time, and the second finds nothing left
     /// to do. All of it is one transaction: a crash leaves the file as it was, and no other connection sees a file
     /// without code.
@@ -171,14 +176,15 @@ impl Schema {
                 later.try_for_each(|(_, sql)| connection.execute_batch(sql))?;
             }
         }
-        self.code.iter().try_for_each(|sql| connection.execute_batch(sql))?;
+        let code = self.code();
+        code.iter().try_for_each(|sql| connection.execute_batch(sql))?;
         let mut store = connection.prepare(
             "INSERT INTO headwater_meta (key, value) VALUES (?1, ?2) \
              ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )?;
         store.execute(["schema", &self.version().to_string()])?;
         store.execute(["schema_tables", &schema::definition(self.tables)])?;
-        store.execute(["schema_code", &schema::hash(self.code)])?;
+        store.execute(["schema_code", &schema::hash(&code)])?;
         store.execute(["schema_program", self.program])?;
         Ok(())
     }
@@ -188,7 +194,7 @@ impl Schema {
     fn is_current(&self, found: &Found) -> bool {
         found.version == self.version()
             && found.definition == schema::definition(self.tables)
-            && (found.code == schema::hash(self.code) || schema::newer(&found.program, self.program))
+            && (found.code == schema::hash(&self.code()) || schema::newer(&found.program, self.program))
     }
 
     /// Refuses tables that this program cannot work with: later ones, and those of a build that was never released.
