@@ -25,6 +25,7 @@ use crate::store::{
 use crate::subscription::{NewSubscription, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
+mod acks;
 mod address;
 mod admin;
 mod advance_heads;

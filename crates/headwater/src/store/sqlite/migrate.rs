@@ -13,6 +13,7 @@ use super::connection::Location;
 use super::decode;
 use super::fault::{Attempt, sqlite_error};
 use super::patience;
+use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 use crate::store::schema;
@@ -270,8 +271,21 @@ fn unreleased(location: &str) -> Error {
     Error::new(ErrorKind::SchemaOutdated, text)
 }
 
+/// Removes every object of Headwater. Returns whether the database contains nothing else.
+pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
+    let connection = work.connection;
+    // Views and triggers first: dropping a table checks that nothing still names it.
+    drop_ours(connection, &["trigger", "view", "table"])?;
+    let others: i64 = connection.query_row(
+        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(others == 0)
+}
+
 /// Drops every object of Headwater of these kinds, in this order.
-pub(super) fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
+fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
     const OURS: &str =
         "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'";
     for kind in kinds {
