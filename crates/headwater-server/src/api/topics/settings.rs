@@ -80,6 +80,14 @@ impl PartialSchema for Settings {
             settings.required = settings.properties.keys().cloned().collect();
             settings.additional_properties = None;
             settings.example = None;
+            // A setting that is not given stays: in a change its default is null, and here it is always given.
+            for setting in settings.properties.values_mut() {
+                match setting {
+                    RefOr::Ref(setting) => setting.default = None,
+                    RefOr::T(Schema::Object(setting)) => setting.default = None,
+                    RefOr::T(_) => {}
+                }
+            }
         }
         schema
     }
@@ -223,6 +231,7 @@ mod tests {
         assert_eq!(schema["properties"].as_object().expect("an object").keys().collect::<Vec<_>>(), names);
         assert_eq!(schema["required"], serde_json::json!(names));
         for name in names {
+            assert_eq!(schema["properties"][name].get("default"), None, "{name}");
             let change = |value: &Value| -> Result<SettingsChange, _> {
                 serde_json::from_value(serde_json::json!({ name: value }))
             };
