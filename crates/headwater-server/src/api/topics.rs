@@ -91,7 +91,7 @@ impl From<TopicStatus> for TopicView {
             tracking_change: status
                 .tracking_change
                 .map(|change| TrackingChange { done: change.done, total: change.total }),
-            settings: Settings::from(&status.topic.settings),
+            settings: Settings(status.topic.settings),
         }
     }
 }

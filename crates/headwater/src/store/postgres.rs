@@ -25,6 +25,7 @@ use crate::store::{
 use crate::subscription::{NewSubscription, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
+mod acks;
 mod address;
 mod admin;
 mod advance_heads;
@@ -75,7 +76,6 @@ mod url;
 mod vacuum;
 mod value;
 
-pub use connect::PoolState;
 pub use migrate::{Migration, Version, migrate, newest, version};
 pub use publish::publish;
 pub(crate) use publish::publish_within;
@@ -155,13 +155,9 @@ impl PostgresStore {
         &self.namespace
     }
 
-    /// The state of the work pool: how many connections are in use, idle, and waited for.
-    pub fn pool_state(&self) -> PoolState {
-        self.connections.state()
-    }
-
     /// The state of the pool for handlers' transactions.
-    pub fn transactions_state(&self) -> PoolState {
+    #[cfg(any(test, feature = "conformance"))]
+    pub(crate) fn transactions_state(&self) -> connect::PoolState {
         self.connections.transactions_state()
     }
 }

@@ -6,11 +6,22 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::topic::TopicSettings;
+
+/// The texts of code with the default settings of topics, for plain SQL that creates some: `{queue_settings}` and
+/// `{pub_sub_settings}`, JSON inside a literal. The hash is of these texts, so that other defaults replace the code.
+pub(crate) fn with_settings(texts: &[&str]) -> Vec<String> {
+    let json = |settings: TopicSettings| serde_json::to_string(&settings).expect("settings are JSON");
+    let (queue, pub_sub) = (json(TopicSettings::default()), json(TopicSettings::pub_sub()));
+    let with = |text: &&str| text.replace("{queue_settings}", &queue).replace("{pub_sub_settings}", &pub_sub);
+    texts.iter().map(with).collect()
+}
+
 /// A hash of these texts, in order: the same in every build and on every machine. It detects stale code and resists no
 /// attack.
-pub(crate) fn hash(texts: &[&str]) -> String {
+pub(crate) fn hash<T: AsRef<str>>(texts: &[T]) -> String {
     let mut hasher = Xxh3::new();
-    for text in texts {
+    for text in texts.iter().map(AsRef::as_ref) {
         // The length first: moving a line from one text to the next changes the hash.
         hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(text.as_bytes());
@@ -58,6 +69,15 @@ mod tests {
         for other in [&["ab"][..], &["ab", ""], &["b", "a"], &["a"], &[]] {
             assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn code_has_the_default_settings_in_literals() {
+        let code = with_settings(&["'{queue_settings}' '{pub_sub_settings}'", "{schema}"]);
+        let json = |settings| serde_json::to_string::<TopicSettings>(&settings).unwrap();
+        let (queue, pub_sub) = (json(TopicSettings::default()), json(TopicSettings::pub_sub()));
+        assert_eq!(code, [format!("'{queue}' '{pub_sub}'"), "{schema}".to_owned()]);
+        assert!(!format!("{queue}{pub_sub}").contains('\''), "a quote would end the literal");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A topic's settings in JSON, under the names that the store and the command use.
 
-use headwater::topic::{Ordering, Semantics, Tracking};
 use headwater::{Preset, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::problem::Problem;
 
@@ -66,82 +66,36 @@ impl From<PresetName> for Preset {
     }
 }
 
-/// The settings of a topic.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Settings {
-    semantics: SemanticsName,
-    tracking: TrackingName,
-    /// How long a message is kept after every group is done with it; null for ever.
-    message_retention_ms: Option<u64>,
-    /// The age at which a message is removed even if groups are not done with it; null for never.
-    max_retention_ms: Option<u64>,
-    /// How long a message published while no group counted is kept at least.
-    zero_subscription_retention_ms: u64,
-    /// Publishing fails while no group counts.
-    block_writes_on_zero_subscriptions: bool,
-    /// A group that has been dead for longer gives up what was removed.
-    zombie_subscription_ttl_ms: u64,
-    /// How long a lease lasts; 0 means that it never expires.
-    lease_ms: u64,
-    /// How often a message is handed out before it becomes a dead letter.
-    max_attempts: u32,
-    /// The first retry delay; it doubles with each attempt.
-    backoff_initial_ms: u64,
-    /// The longest retry delay.
-    backoff_max_ms: u64,
-    ordering: OrderingName,
-    /// Into how many lanes an ordered group is split.
-    lanes: u16,
-    /// Where messages are stored: `shared`, `dedicated`, or `dedicated by` `rows:N`, `hour`, `day` or `month`.
-    storage: String,
-    /// The largest payload.
-    payload_bytes_max: usize,
-    /// How long a dedup key is remembered.
-    dedup_window_ms: u64,
-    /// How often the processes of a group send a heartbeat.
-    heartbeat_interval_ms: u64,
-    /// A group without a heartbeat for this long is dead.
-    heartbeat_timeout_ms: u64,
-    /// Whether each ack is logged.
-    ack_log: bool,
-    /// How long the head waits at a missing offset.
-    gap_patience_ms: u64,
+/// The settings of a topic, as they are stored.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct Settings(pub(super) TopicSettings);
+
+impl PartialSchema for Settings {
+    /// That of a change, with every setting: what a setting means and may be is written once.
+    fn schema() -> RefOr<Schema> {
+        let mut schema = SettingsChange::schema();
+        if let RefOr::T(Schema::Object(settings)) = &mut schema {
+            settings.description = Some("The settings of a topic.".to_owned());
+            settings.required = settings.properties.keys().cloned().collect();
+            settings.additional_properties = None;
+            settings.example = None;
+            // A setting that is not given stays: in a change its default is null, and here it is always given.
+            for setting in settings.properties.values_mut() {
+                match setting {
+                    RefOr::Ref(setting) => setting.default = None,
+                    RefOr::T(Schema::Object(setting)) => setting.default = None,
+                    RefOr::T(_) => {}
+                }
+            }
+        }
+        schema
+    }
 }
 
-impl From<&TopicSettings> for Settings {
-    fn from(settings: &TopicSettings) -> Self {
-        let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Settings {
-            semantics: match settings.semantics {
-                Semantics::Queue => SemanticsName::Queue,
-                Semantics::PubSub => SemanticsName::PubSub,
-            },
-            tracking: match settings.tracking {
-                Tracking::OffsetWatermark => TrackingName::OffsetWatermark,
-                Tracking::ReferenceCounting => TrackingName::ReferenceCounting,
-            },
-            message_retention_ms: settings.message_retention.map(ms),
-            max_retention_ms: settings.max_retention.map(ms),
-            zero_subscription_retention_ms: ms(settings.zero_subscription_retention),
-            block_writes_on_zero_subscriptions: settings.block_writes_on_zero_subscriptions,
-            zombie_subscription_ttl_ms: ms(settings.zombie_subscription_ttl),
-            lease_ms: ms(settings.lease),
-            max_attempts: settings.max_attempts,
-            backoff_initial_ms: ms(settings.backoff_initial),
-            backoff_max_ms: ms(settings.backoff_max),
-            ordering: match settings.ordering {
-                Ordering::None => OrderingName::None,
-                Ordering::Key => OrderingName::Key,
-            },
-            lanes: settings.lanes,
-            storage: settings.storage.to_string(),
-            payload_bytes_max: settings.payload_bytes_max,
-            dedup_window_ms: ms(settings.dedup_window),
-            heartbeat_interval_ms: ms(settings.heartbeat_interval),
-            heartbeat_timeout_ms: ms(settings.heartbeat_timeout),
-            ack_log: settings.ack_log,
-            gap_patience_ms: ms(settings.gap_patience),
-        }
+impl ToSchema for Settings {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        SettingsChange::schemas(schemas);
     }
 }
 
@@ -258,20 +212,10 @@ impl SettingsChange {
 
 /// The problem of a setting, under the setting's name in JSON.
 pub(super) fn named(error: headwater::Error) -> Problem {
-    Problem::from(error).renamed(&[
-        ("message_retention", "message_retention_ms"),
-        ("max_retention", "max_retention_ms"),
-        ("zero_subscription_retention", "zero_subscription_retention_ms"),
-        ("zombie_subscription_ttl", "zombie_subscription_ttl_ms"),
-        ("lease", "lease_ms"),
-        ("backoff_initial", "backoff_initial_ms"),
-        ("backoff_max", "backoff_max_ms"),
-        ("dedup_window", "dedup_window_ms"),
-        ("heartbeat_interval", "heartbeat_interval_ms"),
-        ("heartbeat_timeout", "heartbeat_timeout_ms"),
-        ("gap_patience", "gap_patience_ms"),
-        ("partition_rows", "storage"),
-    ])
+    let settings = TopicSettings::default().described();
+    let names = settings.iter().map(|(name, ..)| (name.strip_suffix("_ms").unwrap_or(name), name.as_str()));
+    let names: Vec<(&str, &str)> = names.chain([("partition_rows", "storage")]).collect();
+    Problem::from(error).renamed(&names)
 }
 
 #[cfg(test)]
@@ -279,10 +223,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_shown_and_can_be_changed() {
+    fn every_setting_is_described_and_can_be_changed() {
         let settings = TopicSettings::preset(Preset::Critical);
         let stored = serde_json::to_value(&settings).expect("JSON");
-        assert_eq!(serde_json::to_value(Settings::from(&settings)).expect("JSON"), stored);
+        let schema = serde_json::to_value(Settings::schema()).expect("JSON");
+        let names: Vec<&String> = stored.as_object().expect("an object").keys().collect();
+        assert_eq!(schema["properties"].as_object().expect("an object").keys().collect::<Vec<_>>(), names);
+        assert_eq!(schema["required"], serde_json::json!(names));
+        for name in names {
+            assert_eq!(schema["properties"][name].get("default"), None, "{name}");
+            let change = |value: &Value| -> Result<SettingsChange, _> {
+                serde_json::from_value(serde_json::json!({ name: value }))
+            };
+            assert!(change(&stored[name]).is_ok(), "{name}");
+            let can_be_null = schema["properties"][name]["type"].as_array().is_some();
+            assert_eq!(change(&Value::Null).is_ok(), can_be_null, "{name}");
+        }
         let change: SettingsChange = serde_json::from_value(stored).expect("every setting has its field");
         assert_eq!(change.applied_to(&TopicSettings::default()).expect("valid"), settings);
     }

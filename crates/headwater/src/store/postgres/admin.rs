@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    PostgresStore, Replica, audit, cron, dead_letter, doctor, message, migrate, outstanding, policy,
+    PostgresStore, Replica, acks, audit, cron, dead_letter, doctor, message, migrate, outstanding, policy,
     schedule, seek, settle, state, status, topic,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
@@ -208,7 +208,7 @@ impl Admin for PostgresStore {
     }
 
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
-        audit::acks(self, topic, offset).await
+        acks::list(self, topic, offset).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

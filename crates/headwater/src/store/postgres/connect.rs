@@ -45,16 +45,13 @@ pub(super) struct Connections {
 }
 
 /// How busy a pool is.
+#[cfg(any(test, feature = "conformance"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolState {
+pub(crate) struct PoolState {
     /// Connections in use.
-    pub active: usize,
+    pub(crate) active: usize,
     /// Connections open and unused.
-    pub idle: usize,
-    /// Callers waiting for one.
-    pub waiting: usize,
-    /// The upper limit of open connections.
-    pub max: usize,
+    pub(crate) idle: usize,
 }
 
 impl Connections {
@@ -236,12 +233,10 @@ impl Connections {
         }
     }
 
-    pub(super) fn state(&self) -> PoolState {
-        state_of(&self.work)
-    }
-
+    #[cfg(any(test, feature = "conformance"))]
     pub(super) fn transactions_state(&self) -> PoolState {
-        state_of(&self.transactions)
+        let status = self.transactions.status();
+        PoolState { active: status.size.saturating_sub(status.available), idle: status.available }
     }
 
     pub(super) fn close(&self) {
@@ -273,16 +268,6 @@ impl Drop for Asked {
         {
             drop(Object::take(connection));
         }
-    }
-}
-
-fn state_of(pool: &Pool) -> PoolState {
-    let status = pool.status();
-    PoolState {
-        active: status.size.saturating_sub(status.available),
-        idle: status.available,
-        waiting: status.waiting,
-        max: status.max_size,
     }
 }
 

@@ -1,35 +1,13 @@
-//! Elections, and detection of dead groups: see `schema/functions/maintenance.sql`.
-
-use std::time::Duration;
+//! Detection of dead groups: see `schema/functions/maintenance.sql`.
 
 use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::clean::elapse;
-use super::time::{millis, stored};
+use super::time::stored;
 use crate::error::Result;
-use crate::name::{GroupName, Owner, TopicName};
+use crate::name::{GroupName, TopicName};
 use crate::store::Detected;
-
-pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration) -> Result<bool> {
-    let rows = store
-        .connections
-        .query_leases(
-            "electing a worker",
-            &store.statements.maintenance_elect,
-            &[&worker.as_str(), &millis(term), &store.clock.injected()],
-        )
-        .await?;
-    stored(&rows[0], "elected")
-}
-
-pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> {
-    store
-        .connections
-        .query_leases("resigning", &store.statements.maintenance_resign, &[&worker.as_str()])
-        .await
-        .map(drop)
-}
 
 pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
     elapse(store).await?;

@@ -1,13 +1,34 @@
-//! The statistics of maintenance jobs: runs, failures, backlog.
+//! Which process runs maintenance, and the results of its jobs: see `schema/functions/maintenance.sql`.
 
 use std::time::Duration;
 
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::time::{count, stored};
+use super::time::{count, millis, stored};
 use crate::error::Result;
 use crate::maintenance::{Job, JobRun, JobStatus};
+use crate::name::Owner;
+
+pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration) -> Result<bool> {
+    let rows = store
+        .connections
+        .query_leases(
+            "electing a worker",
+            &store.statements.maintenance_elect,
+            &[&worker.as_str(), &millis(term), &store.clock.injected()],
+        )
+        .await?;
+    stored(&rows[0], "elected")
+}
+
+pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> {
+    store
+        .connections
+        .query_leases("resigning", &store.statements.maintenance_resign, &[&worker.as_str()])
+        .await
+        .map(drop)
+}
 
 pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
     store.connections.query("probing", &store.statements.maintenance_probe, &[]).await.map(drop)

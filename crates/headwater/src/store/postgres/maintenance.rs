@@ -17,11 +17,11 @@ use crate::topic::{TopicId, TopicStatus};
 #[async_trait]
 impl Maintenance for PostgresStore {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
-        detect::elect(self, worker, term).await
+        jobs::elect(self, worker, term).await
     }
 
     async fn resign(&self, worker: &Owner) -> Result<()> {
-        detect::resign(self, worker).await
+        jobs::resign(self, worker).await
     }
 
     async fn topics(&self) -> Result<Vec<TopicStatus>> {

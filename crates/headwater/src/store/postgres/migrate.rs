@@ -124,6 +124,11 @@ impl Schema {
         if installed.tables == newest && !is_same { Err(unreleased(namespace)) } else { Ok(()) }
     }
 
+    /// Its code as it is run, but for the namespace.
+    pub(super) fn code(&self) -> Vec<String> {
+        schema::with_settings(self.code)
+    }
+
     /// The version of its tables.
     fn version(&self) -> i32 {
         self.steps.last().map_or(1, |(version, _)| *version)
@@ -131,7 +136,7 @@ impl Schema {
 
     /// Whether this program has nothing to replace: the code is its own, or that of a newer program.
     fn is_current(&self, installed: &Installed) -> bool {
-        installed.code == schema::hash(self.code) || schema::newer(&installed.program, self.program)
+        installed.code == schema::hash(&self.code()) || schema::newer(&installed.program, self.program)
     }
 }
 
@@ -298,7 +303,7 @@ async fn apply_once(
             &in_namespace(note, namespace),
             &[
                 &to,
-                &schema::hash(schema.code),
+                &schema::hash(&schema.code()),
                 &schema.program,
                 &code_replaced,
                 &schema::definition(schema.tables),
@@ -359,8 +364,8 @@ async fn replace_code(
     if afresh {
         run(transaction, namespace, DROP_CODE).await?;
     }
-    for sql in schema.code {
-        run(transaction, namespace, sql).await?;
+    for sql in schema.code() {
+        run(transaction, namespace, &sql).await?;
     }
     let gone = transaction.query(&in_namespace(FORMER_FUNCTIONS, namespace), &[]).await;
     for row in gone.map_err(|error| fault::translate("migrating the schema", error))? {

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::reader::at_once;
 use super::work::{Kind, Work, now_ms};
 use super::{
-    SqliteStore, acks, advance_heads, audit, cron, dead_letter, doctor, message, open, outstanding, policy,
-    reader, resurrect, schedule, seek, settle, state, status, stuck, topic, work,
+    SqliteStore, acks, audit, cron, dead_letter, doctor, message, migrate, open, outstanding, policy, reader,
+    resurrect, schedule, seek, settle, state, status, stuck, topic, work,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
@@ -337,7 +337,7 @@ impl Admin for SqliteStore {
     }
 
     async fn drop_namespace(&self) -> Result<()> {
-        let alone = self.write(Kind::Define, advance_heads::drop_all).await?;
+        let alone = self.write(Kind::Define, migrate::drop_all).await?;
         self.stop().await?;
         if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
     }

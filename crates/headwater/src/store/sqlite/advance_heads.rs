@@ -1,11 +1,11 @@
-//! Advance heads: one bounded round over all topics. Also the removal of all objects.
+//! Advance heads: one bounded round over all topics.
 
 use rusqlite::params;
 
+use super::decode;
 use super::fault::Attempt;
 use super::promote::promote;
 use super::work::Work;
-use super::{decode, migrate};
 use crate::store::Maintained;
 use crate::topic::TopicId;
 
@@ -26,17 +26,4 @@ pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_dedup))?;
     done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
     Ok(done)
-}
-
-/// Removes every object of Headwater. Returns whether the database contains nothing else.
-pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
-    let connection = work.connection;
-    // Views and triggers first: dropping a table checks that nothing still names it.
-    migrate::drop_ours(connection, &["trigger", "view", "table"])?;
-    let others: i64 = connection.query_row(
-        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
-        [],
-        |row| row.get(0),
-    )?;
-    Ok(others == 0)
 }

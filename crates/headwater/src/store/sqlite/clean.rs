@@ -15,8 +15,8 @@ use rusqlite::{Connection, params};
 use self::age::Ages;
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange, any_counts, bounded, waiting, watermark};
-use super::work::Work;
-use super::{OFFSET_MAX, decode, lanes, log, settle, tracking};
+use super::work::{Work, wake};
+use super::{OFFSET_MAX, decode, lanes, log, tracking};
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::CleanStep;
@@ -417,7 +417,7 @@ fn miss(
     }
     if unblocked > 0 {
         // In a lane other messages may have waited behind them.
-        settle::wake(work, topic_range.topic)?;
+        wake(work, topic_range.topic)?;
     }
     Ok(missed)
 }

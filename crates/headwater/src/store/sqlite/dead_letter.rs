@@ -12,8 +12,8 @@ use super::fault::Attempt;
 use super::lanes::Lanes;
 use super::publish::{self, Prepared};
 use super::range::{DUE_NOW, Part, next_token};
-use super::work::{Kind, Work};
-use super::{SqliteStore, audit, decode, log, settle};
+use super::work::{Kind, Work, wake};
+use super::{SqliteStore, audit, decode, log};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven, no_such, refused_copy, shorten};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
@@ -296,7 +296,7 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[RedriveRow]) -> 
         };
         part.insert(work.connection)?;
     }
-    settle::wake(work, subscription.topic_id)?;
+    wake(work, subscription.topic_id)?;
     remove(work, dead_letters())
 }
 

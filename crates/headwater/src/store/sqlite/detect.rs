@@ -5,8 +5,8 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
-use super::work::Work;
-use super::{clean, decode, millis, settle, tracking};
+use super::work::{Work, wake};
+use super::{clean, decode, millis, tracking};
 use crate::error::Result;
 use crate::maintenance::Job;
 use crate::name::{GroupName, TopicName};
@@ -132,7 +132,7 @@ impl Candidate {
             elapsed_ms
         ])?;
         tracking::stop_counting(work, self.subscription_id)?;
-        settle::wake(work, self.topic)
+        wake(work, self.topic)
     }
 }
 

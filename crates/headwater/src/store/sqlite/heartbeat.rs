@@ -11,8 +11,8 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
-use super::work::{Kind, Work};
-use super::{SqliteStore, decode, group, millis, resurrect, settle};
+use super::work::{Kind, Work, wake};
+use super::{SqliteStore, decode, group, millis, resurrect};
 use crate::error::Result;
 use crate::name::{GroupName, Owner};
 use crate::store::{Heartbeat, Served, Signal};
@@ -132,7 +132,7 @@ pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
     let tokens: BTreeSet<i64> = ended.iter().map(|(token, _)| *token).collect();
     let topics: BTreeSet<i32> = ended.iter().filter_map(|(_, topic)| *topic).collect();
     for topic in topics {
-        settle::wake(work, TopicId(topic))?;
+        wake(work, TopicId(topic))?;
     }
     Ok(tokens.len() as u64)
 }

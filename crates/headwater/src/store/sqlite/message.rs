@@ -8,7 +8,7 @@ use super::log::Burial;
 use super::outstanding::outstanding_of;
 use super::progress::outstanding;
 use super::range::{DUE_NOW, Part, next_token};
-use super::work::Work;
+use super::work::{Work, wake};
 use super::{audit, decode, group, log, settle, topic};
 use crate::lease::OffsetRange;
 use crate::message::{Offset, lane_of};
@@ -141,7 +141,7 @@ pub(super) fn act(
     }
     let detail = json!({ "offset": offset.0, "from": state.as_str(), "owner": owner });
     audit::note(work, actor, act.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
-    settle::wake(work, topic)
+    wake(work, topic)
 }
 
 impl Place {

@@ -13,6 +13,7 @@ use super::connection::Location;
 use super::decode;
 use super::fault::{Attempt, sqlite_error};
 use super::patience;
+use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 use crate::store::schema;
@@ -134,6 +135,11 @@ impl Schema {
         self.steps.last().map_or(1, |(version, _)| *version)
     }
 
+    /// The code as it is run.
+    pub(super) fn code(&self) -> Vec<String> {
+        schema::with_settings(self.code)
+    }
+
     /// Safe if many processes open at once: `BEGIN IMMEDIATE` admits one at a time, and the second finds nothing left
     /// to do. All of it is one transaction: a crash leaves the file as it was, and no other connection sees a file
     /// without code.
@@ -171,14 +177,15 @@ impl Schema {
                 later.try_for_each(|(_, sql)| connection.execute_batch(sql))?;
             }
         }
-        self.code.iter().try_for_each(|sql| connection.execute_batch(sql))?;
+        let code = self.code();
+        code.iter().try_for_each(|sql| connection.execute_batch(sql))?;
         let mut store = connection.prepare(
             "INSERT INTO headwater_meta (key, value) VALUES (?1, ?2) \
              ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )?;
         store.execute(["schema", &self.version().to_string()])?;
         store.execute(["schema_tables", &schema::definition(self.tables)])?;
-        store.execute(["schema_code", &schema::hash(self.code)])?;
+        store.execute(["schema_code", &schema::hash(&code)])?;
         store.execute(["schema_program", self.program])?;
         Ok(())
     }
@@ -188,7 +195,7 @@ impl Schema {
     fn is_current(&self, found: &Found) -> bool {
         found.version == self.version()
             && found.definition == schema::definition(self.tables)
-            && (found.code == schema::hash(self.code) || schema::newer(&found.program, self.program))
+            && (found.code == schema::hash(&self.code()) || schema::newer(&found.program, self.program))
     }
 
     /// Refuses tables that this program cannot work with: later ones, and those of a build that was never released.
@@ -264,8 +271,21 @@ fn unreleased(location: &str) -> Error {
     Error::new(ErrorKind::SchemaOutdated, text)
 }
 
+/// Removes every object of Headwater. Returns whether the database contains nothing else.
+pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
+    let connection = work.connection;
+    // Views and triggers first: dropping a table checks that nothing still names it.
+    drop_ours(connection, &["trigger", "view", "table"])?;
+    let others: i64 = connection.query_row(
+        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(others == 0)
+}
+
 /// Drops every object of Headwater of these kinds, in this order.
-pub(super) fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
+fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
     const OURS: &str =
         "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'";
     for kind in kinds {

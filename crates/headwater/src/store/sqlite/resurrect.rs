@@ -6,8 +6,8 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange};
 use super::range::DUE_NEVER;
-use super::work::Work;
-use super::{audit, group, settle, tracking};
+use super::work::{Work, wake};
+use super::{audit, group, tracking};
 use crate::backfill::BackfillLimits;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
@@ -63,7 +63,7 @@ pub(super) fn revive(
     if !counted {
         tracking::start_counting(work, subscription_id, &BackfillLimits::default())?;
     }
-    settle::wake(work, topic)
+    wake(work, topic)
 }
 
 /// Moves a subscription's cursors up to an offset and removes everything it has outstanding below.

@@ -4,8 +4,8 @@ use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange};
-use super::work::Work;
-use super::{audit, group, log, settle, subscribe, tracking};
+use super::work::{Work, wake};
+use super::{audit, group, log, subscribe, tracking};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Moved;
@@ -87,6 +87,6 @@ pub(super) fn seek(
         "leases_lost": moved.leases_lost,
     });
     audit::note(work, actor, "seek", Some(name.as_str()), Some(group.as_str()), &detail)?;
-    settle::wake(work, topic)?;
+    wake(work, topic)?;
     Ok(moved)
 }

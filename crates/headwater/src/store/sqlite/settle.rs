@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use super::fault::Attempt;
 use super::log::{self, Burial};
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
-use super::work::Work;
+use super::work::{Work, wake};
 use super::{acks, audit, decode, millis};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange};
@@ -200,13 +200,6 @@ fn wait(work: &Work<'_>, model: &Part, range: OffsetRange, outcome: &Outcome, no
 pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
     let mut statement = work.connection.prepare_cached(super::sql!(settle.topic))?;
     Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
-}
-
-/// Wakes the waiters of a topic: those of this process after COMMIT, those of others by the changed row of the topic.
-pub(super) fn wake(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!(settle.wake))?.execute([topic.0])?;
-    work.wake(topic);
-    Ok(())
 }
 
 /// What is left of sorted ranges without sorted parts; `None` if a part is not wholly within them.

@@ -4,8 +4,8 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
-use super::work::Work;
-use super::{audit, decode, group, settle, topic, tracking};
+use super::work::{Work, wake};
+use super::{audit, decode, group, topic, tracking};
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{SubscriptionState, Transition, refused_removal};
 
@@ -42,7 +42,7 @@ pub(super) fn set(
         detail["reason"] = reason.into();
     }
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
-    settle::wake(work, topic.topic_id)
+    wake(work, topic.topic_id)
 }
 
 /// Rows that one step deletes at most: the writer is shared.

@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use super::fault::Attempt;
 use super::log::Stored;
 use super::progress::{SubscriptionProgress, TopicRange};
-use super::work::Work;
-use super::{audit, clean, log, millis, resurrect, settle, subscribe, topic};
+use super::work::{Work, wake};
+use super::{audit, clean, log, millis, resurrect, subscribe, topic};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::sqlite::ranges::Ranges;
@@ -153,6 +153,6 @@ pub(super) fn force_complete(
     let until = (!groups.is_empty()).then_some(plan.until);
     let detail = serde_json::json!({ "older_than_ms": millis(older_than), "until": until, "groups": groups });
     audit::note(work, actor, "force_complete", Some(name.as_str()), None, &detail)?;
-    settle::wake(work, plan.topic)?;
+    wake(work, plan.topic)?;
     Ok(plan.shown())
 }

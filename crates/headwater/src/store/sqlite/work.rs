@@ -44,6 +44,13 @@ impl<'c> Work<'c> {
     }
 }
 
+/// Wakes the waiters of a topic: those of this process after COMMIT, those of others by the changed row of the topic.
+pub(super) fn wake(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!(settle.wake))?.execute([topic.0])?;
+    work.wake(topic);
+    Ok(())
+}
+
 /// The time of a clock, in milliseconds since 1970.
 pub(super) fn now_ms(clock: &Clock) -> i64 {
     clock.injected().unwrap_or_else(jiff::Timestamp::now).as_millisecond()

@@ -104,6 +104,12 @@ pub async fn plain_sql_keeps_the_rules_of_the_outbox(case: &Case) {
         ("sweep_batch (max, claimer) VALUES (1, NULL)", "sweep_batch(1, NULL)", "invalid claimer"),
         ("claim_if_new (id, claimer) VALUES (1, '')", "claim_if_new(1, '')", "invalid claimer"),
         ("mark_published (id, claimer) VALUES (1, NULL)", "mark_published('{1}', NULL)", "invalid claimer"),
+        (
+            "mark_failed (id, claimer) VALUES (1, char(10))",
+            "mark_failed('{1}', E'\\n', 'no', delay_s => 1)",
+            "invalid claimer",
+        ),
+        ("reschedule (id, claimer) VALUES (1, '')", "reschedule('{1}', '', 0)", "invalid claimer"),
     ] {
         let refused = run(case, &format!("INSERT INTO headwater_{sqlite}"), postgres).await.unwrap_err();
         assert!(refused.contains(says), "{refused}");

@@ -2,7 +2,7 @@
 -- headwater_topics and so on (store/sqlite/schema/views.sql). They are not used by the program, and docs/sql.md describes them.
 --
 -- They run with the rights of the owner, and functions in them with the caller's: a role needs rights on the view, and on as_text,
--- counts, watermark_of, and floor_of, which it calls (schema/roles.sql).
+-- counts and watermark_of (schema/roles.sql).
 
 -- A payload as text, or as x'00ff' if it is not text.
 CREATE OR REPLACE FUNCTION {schema}.as_text(p_bytes bytea) RETURNS text

@@ -120,6 +120,21 @@ async fn code_of_another_build_is_replaced_whole() {
     scene.drop().await;
 }
 
+/// A program with other defaults replaces the code.
+#[tokio::test]
+async fn the_default_settings_of_topics_are_part_of_the_code() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    let (code, all) = (SCHEMA.code(), SCHEMA.code().concat());
+    for settings in [TopicSettings::default(), TopicSettings::pub_sub()] {
+        assert!(all.contains(&serde_json::to_string(&settings).unwrap()));
+    }
+    let stored = "SELECT code FROM {schema}.schema_version";
+    let stored = scene.client().await.query_one(&scene.sql(stored), &[]).await.unwrap();
+    assert_eq!(stored.get::<_, String>(0), crate::store::schema::hash(&code));
+    scene.drop().await;
+}
+
 #[tokio::test]
 async fn a_failing_migration_leaves_everything_as_it_was() {
     let Some(scene) = Scene::new() else { return };
@@ -184,8 +199,8 @@ async fn every_function_body_is_valid() {
     let mut client = scene.client().await;
     let transaction = client.transaction().await.unwrap();
     transaction.batch_execute("SET LOCAL check_function_bodies = on").await.unwrap();
-    for sql in SCHEMA.code {
-        transaction.batch_execute(&scene.sql(sql)).await.unwrap();
+    for sql in SCHEMA.code() {
+        transaction.batch_execute(&scene.sql(&sql)).await.unwrap();
     }
     transaction.rollback().await.unwrap();
     scene.drop().await;

@@ -107,14 +107,21 @@ END;
 CREATE VIEW headwater_inserted AS
 SELECT id, inserted FROM headwater_last_inserted;
 
-CREATE VIEW headwater_claim_if_new (id, claimer) AS SELECT NULL, NULL WHERE 0;
-CREATE TRIGGER headwater_claim_if_new_insert INSTEAD OF INSERT ON headwater_claim_if_new
+-- Not for callers: refuses what is no claimer.
+CREATE VIEW headwater_check_claimer (claimer) AS SELECT NULL WHERE 0;
+CREATE TRIGGER headwater_check_claimer_insert INSTEAD OF INSERT ON headwater_check_claimer
 BEGIN
     SELECT RAISE(ABORT, 'invalid claimer: must be text of 1 to 255 bytes without control characters')
     WHERE NEW.claimer IS NULL OR typeof(NEW.claimer) = 'blob' OR length(CAST(NEW.claimer AS BLOB)) NOT BETWEEN 1 AND 255
         OR instr(CAST(NEW.claimer AS BLOB), x'00') > 0
         OR NEW.claimer GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*';
     INSERT INTO headwater_check_text (value) VALUES (NEW.claimer);
+END;
+
+CREATE VIEW headwater_claim_if_new (id, claimer) AS SELECT NULL, NULL WHERE 0;
+CREATE TRIGGER headwater_claim_if_new_insert INSTEAD OF INSERT ON headwater_claim_if_new
+BEGIN
+    INSERT INTO headwater_check_claimer (claimer) VALUES (NEW.claimer);
     UPDATE headwater_outbox_entry
     SET status = 'CLAIMED', claimed_by = NEW.claimer, claimed_at_ms = (SELECT now_ms FROM headwater_now), next_at_ms = NULL
     WHERE id = NEW.id AND status = 'NEW';
@@ -124,13 +131,9 @@ END;
 CREATE VIEW headwater_sweep_batch (max, claimer, claim_timeout_s, max_attempts) AS SELECT NULL, NULL, NULL, NULL WHERE 0;
 CREATE TRIGGER headwater_sweep_batch_insert INSTEAD OF INSERT ON headwater_sweep_batch
 BEGIN
-    SELECT RAISE(ABORT, 'invalid claimer: must be text of 1 to 255 bytes without control characters')
-    WHERE NEW.claimer IS NULL OR typeof(NEW.claimer) = 'blob' OR length(CAST(NEW.claimer AS BLOB)) NOT BETWEEN 1 AND 255
-        OR instr(CAST(NEW.claimer AS BLOB), x'00') > 0
-        OR NEW.claimer GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*';
+    INSERT INTO headwater_check_claimer (claimer) VALUES (NEW.claimer);
     SELECT RAISE(ABORT, 'invalid max: must be from 1 to 10000')
     WHERE typeof(NEW.max) <> 'integer' OR NEW.max NOT BETWEEN 1 AND 10000;
-    INSERT INTO headwater_check_text (value) VALUES (NEW.claimer);
     UPDATE headwater_outbox_entry
     SET status = iif(status = 'CLAIMED' AND next_at_ms IS NULL AND attempts + 1 >= coalesce(NEW.max_attempts, 10), 'PARKED', 'CLAIMED'),
         attempts = attempts + (status = 'CLAIMED' AND next_at_ms IS NULL),
@@ -162,11 +165,7 @@ END;
 CREATE VIEW headwater_mark_published (id, claimer) AS SELECT NULL, NULL WHERE 0;
 CREATE TRIGGER headwater_mark_published_insert INSTEAD OF INSERT ON headwater_mark_published
 BEGIN
-    SELECT RAISE(ABORT, 'invalid claimer: must be text of 1 to 255 bytes without control characters')
-    WHERE NEW.claimer IS NULL OR typeof(NEW.claimer) = 'blob' OR length(CAST(NEW.claimer AS BLOB)) NOT BETWEEN 1 AND 255
-        OR instr(CAST(NEW.claimer AS BLOB), x'00') > 0
-        OR NEW.claimer GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*';
-    INSERT INTO headwater_check_text (value) VALUES (NEW.claimer);
+    INSERT INTO headwater_check_claimer (claimer) VALUES (NEW.claimer);
     UPDATE headwater_outbox_entry
     SET status = 'PUBLISHED', published_at_ms = (SELECT now_ms FROM headwater_now), next_at_ms = NULL
     WHERE id = NEW.id AND status IN ('CLAIMED', 'FAILED') AND claimed_by = NEW.claimer;
@@ -176,11 +175,8 @@ END;
 CREATE VIEW headwater_mark_failed (id, claimer, error, delay_s, max_attempts) AS SELECT NULL, NULL, NULL, NULL, NULL WHERE 0;
 CREATE TRIGGER headwater_mark_failed_insert INSTEAD OF INSERT ON headwater_mark_failed
 BEGIN
-    SELECT RAISE(ABORT, 'invalid claimer: must be text of 1 to 255 bytes without control characters')
-    WHERE NEW.claimer IS NULL OR typeof(NEW.claimer) = 'blob' OR length(CAST(NEW.claimer AS BLOB)) NOT BETWEEN 1 AND 255
-        OR instr(CAST(NEW.claimer AS BLOB), x'00') > 0
-        OR NEW.claimer GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*';
-    INSERT INTO headwater_check_text (value) VALUES (NEW.claimer), (NEW.error);
+    INSERT INTO headwater_check_claimer (claimer) VALUES (NEW.claimer);
+    INSERT INTO headwater_check_text (value) VALUES (NEW.error);
     UPDATE headwater_outbox_entry
     SET status = iif(attempts + 1 >= coalesce(NEW.max_attempts, 10), 'PARKED', 'FAILED'),
         attempts = attempts + 1,
@@ -194,11 +190,8 @@ END;
 CREATE VIEW headwater_reschedule (id, claimer, backoff_ms, error) AS SELECT NULL, NULL, NULL, NULL WHERE 0;
 CREATE TRIGGER headwater_reschedule_insert INSTEAD OF INSERT ON headwater_reschedule
 BEGIN
-    SELECT RAISE(ABORT, 'invalid claimer: must be text of 1 to 255 bytes without control characters')
-    WHERE NEW.claimer IS NULL OR typeof(NEW.claimer) = 'blob' OR length(CAST(NEW.claimer AS BLOB)) NOT BETWEEN 1 AND 255
-        OR instr(CAST(NEW.claimer AS BLOB), x'00') > 0
-        OR NEW.claimer GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*';
-    INSERT INTO headwater_check_text (value) VALUES (NEW.claimer), (NEW.error);
+    INSERT INTO headwater_check_claimer (claimer) VALUES (NEW.claimer);
+    INSERT INTO headwater_check_text (value) VALUES (NEW.error);
     UPDATE headwater_outbox_entry
     SET next_at_ms = (SELECT now_ms FROM headwater_now) + CAST(coalesce(NEW.backoff_ms, 0) AS INTEGER),
         last_error = coalesce(iif(length(CAST(NEW.error AS BLOB)) <= 65536, NEW.error, substr(NEW.error, 1, 16380) || ' … (cut)'), last_error)

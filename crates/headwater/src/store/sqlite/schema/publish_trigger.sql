@@ -160,14 +160,9 @@ BEGIN
     SELECT RAISE(ABORT, 'invalid deliver_at: more than 366 days ahead')
     WHERE NEW.deliver_at_ms > NEW.now_ms + 31622400000;
 
-    -- The settings of a queue that a publish creates: the defaults of the library.
+    -- The library puts its defaults in (topic/settings.rs).
     INSERT INTO headwater_topic (name, created_at_ms, settings)
-    SELECT NEW.topic, NEW.now_ms, '{"semantics":"queue","tracking":"offset_watermark","message_retention_ms":86400000,'
-        || '"max_retention_ms":null,"zero_subscription_retention_ms":86400000,"block_writes_on_zero_subscriptions":false,'
-        || '"zombie_subscription_ttl_ms":604800000,"lease_ms":300000,"max_attempts":10,"backoff_initial_ms":1000,'
-        || '"backoff_max_ms":300000,"ordering":"none","lanes":16,"storage":"shared","payload_bytes_max":1048576,'
-        || '"dedup_window_ms":600000,"heartbeat_interval_ms":60000,"heartbeat_timeout_ms":300000,"ack_log":false,'
-        || '"gap_patience_ms":50}'
+    SELECT NEW.topic, NEW.now_ms, '{queue_settings}'
     WHERE NOT EXISTS (SELECT 1 FROM headwater_topic WHERE name = NEW.topic)
         AND (SELECT value FROM headwater_meta WHERE key = 'auto_create') = '1';
     SELECT RAISE(ABORT, 'no such topic; create it with `headwater topic create`, or allow auto_create')

@@ -98,6 +98,16 @@ async fn is_too_new<T: std::fmt::Debug>(attempt: impl Future<Output = Result<T>>
     );
 }
 
+/// A program with other defaults replaces the code.
+#[tokio::test]
+async fn the_default_settings_of_topics_are_part_of_the_code() {
+    let place = Place::new();
+    place.open().await;
+    let code = SCHEMA.code();
+    assert!(code.concat().contains(&serde_json::to_string(&TopicSettings::default()).unwrap()));
+    assert_eq!(meta(&place.connect(), "schema_code"), crate::store::schema::hash(&code));
+}
+
 #[tokio::test]
 async fn later_tables_keep_the_data_and_refuse_the_writes_of_an_older_program_that_runs() {
     let place = Place::new();

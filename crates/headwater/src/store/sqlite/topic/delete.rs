@@ -11,8 +11,8 @@ use super::get;
 use crate::name::{GroupName, TopicName};
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::ranges::Ranges;
-use crate::store::sqlite::work::Work;
-use crate::store::sqlite::{OFFSET_MAX, audit, decode, log, millis, settle, state, tracking};
+use crate::store::sqlite::work::{Work, wake};
+use crate::store::sqlite::{OFFSET_MAX, audit, decode, log, millis, state, tracking};
 use crate::topic::{Removal, Topic, TopicContents, TopicId};
 
 /// Rows of each kind that one step deletes at most: the writer is shared.
@@ -73,7 +73,7 @@ pub(in crate::store::sqlite) fn delete(
         let mut statement = connection.prepare_cached(sql!(topic.subscriptions))?;
         decode::all(&mut statement, [topic.topic_id.0], |row| row.get(0))?
     };
-    settle::wake(work, topic.topic_id)?;
+    wake(work, topic.topic_id)?;
     for subscription_id in &subscriptions {
         connection.prepare_cached(sql!(state.forget_ranges))?.execute([subscription_id])?;
         tracking::forget_subscription(connection, *subscription_id)?;

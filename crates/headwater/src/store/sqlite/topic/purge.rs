@@ -10,8 +10,8 @@ use crate::name::TopicName;
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::progress::{SubscriptionProgress, TopicRange};
 use crate::store::sqlite::ranges::Ranges;
-use crate::store::sqlite::work::Work;
-use crate::store::sqlite::{audit, clean, group, log, settle, tracking};
+use crate::store::sqlite::work::{Work, wake};
+use crate::store::sqlite::{audit, clean, group, log, tracking};
 use crate::topic::{Removal, TopicContents, TopicId};
 
 /// Messages that one step removes at most.
@@ -53,7 +53,7 @@ pub(in crate::store::sqlite) fn begin(
         "leases_lost": leases_lost,
     });
     audit::note(work, actor, "purge_topic", Some(name.as_str()), None, &detail)?;
-    settle::wake(work, topic)?;
+    wake(work, topic)?;
     Ok(Purge { topic, from: first, until: head })
 }
 

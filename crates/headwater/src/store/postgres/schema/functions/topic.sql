@@ -62,8 +62,8 @@ BEGIN
     RETURN v_topic;
 END $$;
 
--- Creates a topic with the default settings of its kind, for plain SQL; false if there is one of this name. The defaults are those of the
--- library (topic/settings.rs); the library and `headwater topic alter` change them, and check the values.
+-- Creates a topic with the default settings of its kind, for plain SQL; false if there is one of this name. The library puts its
+-- defaults in (topic/settings.rs); it and `headwater topic alter` change them, and check the values.
 CREATE OR REPLACE FUNCTION {schema}.create_topic(topic text, semantics text DEFAULT 'queue') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -73,13 +73,8 @@ BEGIN
     ELSIF EXISTS (SELECT FROM {schema}.topic t WHERE t.name = topic) THEN
         RETURN false;
     END IF;
-    PERFORM {schema}.store_topic(topic, jsonb_build_object(
-        'semantics', semantics, 'tracking', 'offset_watermark', 'message_retention_ms', 86400000,
-        'max_retention_ms', CASE semantics WHEN 'pub_sub' THEN 2592000000 END, 'zero_subscription_retention_ms', 86400000,
-        'block_writes_on_zero_subscriptions', false, 'zombie_subscription_ttl_ms', 604800000, 'lease_ms', 300000, 'max_attempts', 10,
-        'backoff_initial_ms', 1000, 'backoff_max_ms', 300000, 'ordering', 'none', 'lanes', 16, 'storage', 'shared',
-        'payload_bytes_max', 1048576, 'dedup_window_ms', 600000, 'heartbeat_interval_ms', 60000, 'heartbeat_timeout_ms', 300000,
-        'ack_log', false, 'gap_patience_ms', 50), NULL);
+    PERFORM {schema}.store_topic(
+        topic, CASE semantics WHEN 'queue' THEN '{queue_settings}'::jsonb ELSE '{pub_sub_settings}'::jsonb END, NULL);
     RETURN true;
 END $$;
 

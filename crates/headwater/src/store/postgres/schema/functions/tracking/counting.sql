@@ -168,16 +168,6 @@ BEGIN
     FROM {schema}.subscription s WHERE s.subscription_id = b.subscription_id AND s.topic_id = p_topic_id;
 END $$;
 
--- The progress of a change of mode: offsets done, and their total. No row if there is no change.
-CREATE OR REPLACE FUNCTION {schema}.tracking_change(p_topic_id integer, OUT done bigint, OUT total bigint) RETURNS SETOF record
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT least(greatest(CASE t.tracking WHEN 'offset_watermark' THEN e.pending_from ELSE e.tracked_until + 1 END - e.first_offset, 0),
-                 greatest(e.change_until - e.first_offset + 1, 0)),
-           greatest(e.change_until - e.first_offset + 1, 0)
-    FROM {schema}.topic_range e JOIN {schema}.topic t ON t.topic_id = e.topic_id
-    WHERE e.topic_id = p_topic_id AND e.change_until IS NOT NULL
-$$;
-
 -- The cursor of a subscription moved to an offset: messages from there on require it. "track" then corrects their records.
 CREATE OR REPLACE FUNCTION {schema}.cursor_moved(p_subscription_id integer, p_to bigint) RETURNS void
 LANGUAGE sql AS $$
