@@ -32,6 +32,8 @@ pub const GAPS_NOTED_MAX: i64 = 10_000;
 pub const ADVANCE_ROWS_MAX: i32 = 20_000;
 /// Most scheduled messages moved into the log in one step.
 pub const PROMOTE_MESSAGES_MAX: i32 = 1_000;
+/// Most bytes of payloads promoted or removed in one transaction of SQLite, unless one payload alone is larger: other writers wait.
+pub const STEP_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Longest lease, and longest retry or delivery delay.
 pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Longest error text kept with a retry or a dead letter; longer ones end in a marker.

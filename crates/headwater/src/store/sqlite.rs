@@ -101,6 +101,7 @@ mod seek;
 mod settle;
 mod state;
 mod status;
+mod step_bytes;
 mod stuck;
 mod subscribe;
 mod survey;

@@ -106,14 +106,16 @@ pub(super) async fn clean_entries(store: &PostgresStore, retention: &EntryRetent
     let now = store.clock.injected();
     let forget = async |doing: &str, statement: &str, retention: Duration| {
         let params: [&(dyn ToSql + Sync); 3] = [&millis_of(retention), &ENTRIES_FORGET_MAX, &now];
-        count(&store.connections.query(doing, statement, &params).await?[0], "forgotten")
+        store.connections.query(doing, statement, &params).await
     };
     let statements = &store.statements;
-    let inbox = forget("removing inbox entries", &statements.inbox_forget, retention.inbox).await?;
-    let outbox = forget("removing outbox entries", &statements.outbox_forget, retention.outbox).await?;
+    let rows = forget("removing inbox entries", &statements.inbox_forget, retention.inbox).await?;
+    let inbox = count(&rows[0], "forgotten")?;
+    let rows = forget("removing outbox entries", &statements.outbox_forget, retention.outbox).await?;
+    let (outbox, more) = (count(&rows[0], "forgotten")?, stored::<_, bool>(&rows[0], "more")?);
     // Sweeps and marks leave dead rows at the beginning of the indexes in which the next sweep begins.
     vacuum_aside(store, &["inbox", "outbox_entry"], 20_000).await;
-    Ok(EntryStep { inbox, outbox, more: inbox.max(outbox) >= u64::from(ENTRIES_FORGET_MAX.unsigned_abs()) })
+    Ok(EntryStep { inbox, outbox, more: more || inbox >= u64::from(ENTRIES_FORGET_MAX.unsigned_abs()) })
 }
 
 /// At most a hundred years: the caller has checked it.

@@ -160,6 +160,20 @@ struct RedriveRow {
     there: bool,
 }
 
+/// Most bytes of payloads of a page, unless its last one exceeds it: its transaction must not exceed the statement timeout,
+/// whatever their size. As in `removal_bytes` (`schema/functions/maintenance.sql`).
+const PAGE_BYTES_MAX: i64 = 64 * 1024 * 1024;
+
+/// How many of the first rows of a page one step handles.
+fn fitting(rows: &[Row]) -> Result<usize> {
+    let (mut fits, mut bytes) = (0, 0);
+    while fits < rows.len() && bytes < PAGE_BYTES_MAX {
+        bytes += i64::from(stored::<_, i32>(&rows[fits], "bytes")?);
+        fits += 1;
+    }
+    Ok(fits)
+}
+
 /// The last row of the page before.
 struct PageEnd {
     buried_at: Timestamp,
@@ -201,7 +215,8 @@ impl<'a> Pages<'a> {
         params.extend(rest);
         let statement = &self.store.statements.dead_letter_page;
         let rows = self.store.connections.query("reading dead letters", statement, &params).await?;
-        self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
+        let (read, rows) = (rows.len(), &rows[..fitting(&rows)?]);
+        self.is_last = rows.len() == read && read < DEAD_LETTERS_PER_STEP as usize;
         let Some(last) = rows.last() else { return Ok(Vec::new()) };
         self.after = Some(PageEnd {
             buried_at: stored(last, "buried_at")?,

@@ -169,8 +169,8 @@ statements! {
     // Name, whether it is forced, actor, injected time. Not deleted if processes serve it.
     topic_delete: "SELECT topic_id, deleted AS removed, messages, scheduled, groups, leases, dead_letters, served, processes
         FROM {schema}.delete_topic($1, $2, $3, $4::timestamptz)",
-    // Rows of each kind at most. Null if no deleted topic has rows left.
-    topic_empty_deleted: "SELECT {schema}.empty_deleted_topic($1) AS topic_id",
+    // Rows at most (0 only finds the topic), and from which topic on. Null if no deleted topic has rows left.
+    topic_empty_deleted: "SELECT {schema}.empty_deleted_topic($1, $2) AS topic_id",
     // Name, whether it is forced, actor, injected time. Not purged if processes serve it.
     topic_purge: "SELECT topic_id, purged AS removed, messages, scheduled, groups, leases, dead_letters, served, processes, first_offset,
             offsets::text AS offsets
@@ -297,7 +297,7 @@ statements! {
     outbox_show: (entries_of!("{schema}.outbox_entry e WHERE e.id = $1")),
     outbox_list: outbox.list,
     // Retention in ms, at most, injected time.
-    outbox_forget: "SELECT {schema}.forget_published($1::bigint, $2, $3::timestamptz) AS forgotten",
+    outbox_forget: "SELECT forgotten, more FROM {schema}.forget_published($1::bigint, $2, $3::timestamptz)",
     inbox_insert: "SELECT {schema}.insert_if_absent($1, $2, $3::text::timestamptz) AS inserted",
     // Retention in ms, at most, injected time.
     inbox_forget: "SELECT {schema}.forget_inbox($1::bigint, $2, $3::timestamptz) AS forgotten",

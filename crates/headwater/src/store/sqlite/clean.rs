@@ -15,6 +15,7 @@ use rusqlite::{Connection, params};
 use self::age::Ages;
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange, any_counts, bounded, waiting, watermark};
+use super::step_bytes::StepBytes;
 use super::work::{Work, wake};
 use super::{OFFSET_MAX, decode, lanes, log, tracking};
 use crate::message::Offset;
@@ -224,14 +225,8 @@ impl Rule<'_> {
         Candidates { aged, read, done, region }
     }
 
-    fn allows(
-        &self,
-        candidates: &Candidates,
-        offset: i64,
-        created_at_ms: i64,
-        completed_at_ms: Option<i64>,
-    ) -> bool {
-        let limits = &self.limits;
+    fn allows(&self, candidates: &Candidates, message: &log::Aged) -> bool {
+        let (limits, log::Aged { offset, created_at_ms, completed_at_ms, .. }) = (&self.limits, *message);
         let by = |at_ms: i64, until_ms: Option<i64>| until_ms.is_some_and(|until_ms| at_ms <= until_ms);
         let completed = limits
             .completed_until_ms
@@ -242,22 +237,24 @@ impl Rule<'_> {
             || (candidates.done.contains(offset) && completed && seasoned)
     }
 
-    /// The lowest messages that may be removed.
+    /// The lowest messages that may be removed: so many, and as many bytes of payloads as a step may remove.
     fn pick(&self, connection: &Connection, topic_range: &TopicRange, at_most: usize) -> Attempt<Picked> {
         let candidates = self.candidates(topic_range);
-        let (mut offsets, mut visited) = (Vec::new(), 0);
+        let (mut offsets, mut visited, mut bytes) = (Vec::new(), 0, StepBytes::default());
         for (first, last) in candidates.region.iter() {
-            let stopped =
-                log::visit_ages(connection, topic_range.topic, first, last, |offset, created, completed| {
-                    if offsets.len() == at_most || visited == at_most * VISITED_PER_REMOVED {
-                        return ControlFlow::Break(offset);
+            let stopped = log::visit_ages(connection, topic_range.topic, first, last, |message| {
+                if offsets.len() == at_most || visited == at_most * VISITED_PER_REMOVED {
+                    return ControlFlow::Break(message.offset);
+                }
+                visited += 1;
+                if self.allows(&candidates, &message) {
+                    if !bytes.take(message.payload_bytes) {
+                        return ControlFlow::Break(message.offset);
                     }
-                    visited += 1;
-                    if self.allows(&candidates, offset, created, completed) {
-                        offsets.push(offset);
-                    }
-                    ControlFlow::Continue(())
-                })?;
+                    offsets.push(message.offset);
+                }
+                ControlFlow::Continue(())
+            })?;
             if let ControlFlow::Break(next) = stopped {
                 return Ok(Picked { offsets: covering(&offsets), next: Some(next) });
             }

@@ -12,6 +12,7 @@ use super::fault::Attempt;
 use super::lanes::Lanes;
 use super::publish::{self, Prepared};
 use super::range::{DUE_NOW, Part, next_token};
+use super::step_bytes::StepBytes;
 use super::work::{Kind, Work, wake};
 use super::{SqliteStore, audit, decode, log};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven, no_such, refused_copy, shorten};
@@ -154,11 +155,10 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
         let ran = store.write(Kind::Define, move |work| {
             let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
             let (mut page, mut next) = page(work, &selection, &of, position)?;
-            let is_full = page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX);
             let is_reached = shorten(&mut page, &mut next.left, counts);
             let mut done = before.clone();
             let detail = step(work, &of, &page, &mut done)?;
-            if is_full && !is_reached {
+            if next.is_full && !is_reached {
                 return Ok((done, Some(next)));
             }
             audit::note(work, &actor, act, Some(&of.topic), Some(&of.group), &detail)?;
@@ -182,6 +182,8 @@ struct PageEnd {
     until: Option<i64>,
     /// How many more are part of the selection, if that is limited.
     left: Option<u32>,
+    /// Whether the page had as many dead letters, or bytes of payloads, as one step handles: more may follow.
+    is_full: bool,
 }
 
 /// The subscription that the dead letters belong to.
@@ -244,22 +246,26 @@ fn page(
     let rest: [&dyn ToSql; 3] = [&position.after, &until, &DEAD_LETTERS_PER_STEP];
     parameters.extend(rest);
     let mut statement = work.connection.prepare_cached(super::sql!(dead_letter.page))?;
-    let mut page = decode::all(&mut statement, parameters.as_slice(), |row| {
-        Ok(RedriveRow {
+    let (mut page, mut bytes) = (Vec::new(), StepBytes::default());
+    let mut is_cut = false;
+    let mut rows = statement.query(parameters.as_slice())?;
+    while let Some(row) = rows.next()? {
+        if !bytes.take(decode::count(row, 4)?) {
+            is_cut = true;
+            break;
+        }
+        let offset = row.get(1)?;
+        page.push(RedriveRow {
             dead_letter_key: row.get(0)?,
-            offset: row.get(1)?,
+            offset,
             message_id: decode::uuid(row, 2)?,
             key: decode::text(row, 3)?,
-            there: false,
-        })
-    })?;
-    for dead_letter in &mut page {
-        let found =
-            log::first_in(work.connection, subscription.topic_id, dead_letter.offset, dead_letter.offset)?;
-        dead_letter.there = found.is_some();
+            there: log::first_in(work.connection, subscription.topic_id, offset, offset)?.is_some(),
+        });
     }
+    let is_full = is_cut || page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX);
     let after = page.last().map_or(position.after, |dead_letter| dead_letter.dead_letter_key);
-    Ok((page, PageEnd { after, until: Some(until), ..position }))
+    Ok((page, PageEnd { after, until: Some(until), is_full, ..position }))
 }
 
 /// Makes the offsets of the dead letters outstanding, as if they had never been handed out, and removes the

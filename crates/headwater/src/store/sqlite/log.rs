@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::fault::Attempt;
 use super::ranges::{Masks, Ranges};
+use super::step_bytes::Page;
 use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
 use crate::dead_letter::Redriven;
 use crate::lease::OffsetRange;
@@ -212,6 +213,19 @@ pub(super) fn stored(
     Ok(decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?)
 }
 
+/// The same, but only as many as one step may remove: their payloads are bounded, too.
+pub(super) fn page(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+    at_most: u32,
+) -> Attempt<Vec<i64>> {
+    let statement = connection.prepare_cached(sql!(log.stored))?;
+    let page = Page::load(statement, params![row_key(topic, first), row_key(topic, last), at_most])?;
+    Ok(page.keys.into_iter().map(offset_of).collect())
+}
+
 /// Messages stored in some ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
@@ -328,19 +342,34 @@ pub(super) fn bury(
     Ok(offsets.into_iter().map(Offset).collect())
 }
 
-/// Passes the messages of a closed range to `visit` until it breaks: offset, when it was created and when its
-/// completion record was completed, in ms.
+/// A message as retention sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aged {
+    pub(super) offset: i64,
+    pub(super) created_at_ms: i64,
+    /// When its completion record was completed.
+    pub(super) completed_at_ms: Option<i64>,
+    pub(super) payload_bytes: u64,
+}
+
+/// Passes the messages of a closed range to `visit` until it breaks.
 pub(super) fn visit_ages<B>(
     connection: &Connection,
     topic: TopicId,
     first: i64,
     last: i64,
-    mut visit: impl FnMut(i64, i64, Option<i64>) -> ControlFlow<B>,
+    mut visit: impl FnMut(Aged) -> ControlFlow<B>,
 ) -> Attempt<ControlFlow<B>> {
     let mut statement = connection.prepare_cached(sql!(log.ages))?;
     let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
     while let Some(row) = rows.next()? {
-        if let ControlFlow::Break(with) = visit(offset_of(row.get(0)?), row.get(1)?, row.get(2)?) {
+        let aged = Aged {
+            offset: offset_of(row.get(0)?),
+            created_at_ms: row.get(1)?,
+            completed_at_ms: row.get(2)?,
+            payload_bytes: decode::count(row, 3)?,
+        };
+        if let ControlFlow::Break(with) = visit(aged) {
             return Ok(ControlFlow::Break(with));
         }
     }

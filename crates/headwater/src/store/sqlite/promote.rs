@@ -1,14 +1,15 @@
 //! Promote: scheduled messages enter the log when they are due.
 
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
 use super::fault::{Attempt, Fault};
-use super::log;
 use super::work::Work;
+use super::{decode, log};
 use crate::limits::PROMOTE_MESSAGES_MAX;
 use crate::topic::TopicId;
 
-/// Moves due messages of a topic into its log, a bounded number. Returns the new head and the number of messages.
+/// Moves due messages of a topic into its log: a bounded number, and as many bytes of payloads as the transaction has
+/// left. Returns the new head and the number of messages. What is left is due, so a claim is repeated at once for it.
 ///
 /// An offset once seen by a consumer must not be assigned to another message after a power cut: so this happens only
 /// in a transaction that waits for the disk; in any other it returns [`Fault::NeedsSync`].
@@ -22,7 +23,7 @@ pub(super) fn promote(
         return Err(Fault::NeedsSync);
     }
     let connection = work.connection;
-    let due = due(connection, topic, now_ms)?;
+    let due = due(work, topic, now_ms)?;
     let mut head = last_offset;
     let mut remove = connection.prepare_cached(super::sql!(maintenance.promote_remove))?;
     let mut dedup = connection.prepare_cached(super::sql!(maintenance.promote_dedup))?;
@@ -43,10 +44,17 @@ pub(super) fn promote(
 
 type Due = (i64, Vec<u8>, Option<String>);
 
-fn due(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
+fn due(work: &mut Work<'_>, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
+    let connection = work.connection;
     let mut statement = connection.prepare_cached(super::sql!(maintenance.promote_due))?;
-    let rows = statement.query_map(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX], |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-    })?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let mut rows = statement.query(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX])?;
+    let mut due = Vec::new();
+    while let Some(row) = rows.next()? {
+        // In order: a smaller message behind one that does not fit must not overtake it.
+        if !work.promoted.take(decode::count(row, 3)?) {
+            break;
+        }
+        due.push((row.get(0)?, row.get(1)?, row.get(2)?));
+    }
+    Ok(due)
 }

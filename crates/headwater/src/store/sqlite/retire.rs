@@ -9,6 +9,7 @@ use rusqlite::params;
 
 use super::fault::Attempt;
 use super::progress::{SubscriptionProgress, TopicRange};
+use super::step_bytes::Page;
 use super::work::{Kind, Work};
 use super::{SqliteStore, clean, decode, heartbeat, log, millis, resurrect, state, topic};
 use crate::error::Result;
@@ -20,7 +21,7 @@ use crate::topic::TopicId;
 /// How long the activity that a process reported is kept after its last heartbeat.
 const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// Rows that one step removes at most.
+/// Rows that one step removes at most, and fewer if their payloads are large.
 const ROWS_PER_STEP: u32 = 1_000;
 
 /// Runs all steps: see [`crate::store::Maintenance::clean_subscriptions`].
@@ -150,7 +151,9 @@ pub(super) fn clean_entries(work: &mut Work<'_>, retention: &EntryRetention) -> 
     let before_ms = |retention| work.now_ms().saturating_sub(millis(retention));
     let mut forget = work.connection.prepare_cached(super::sql!(inbox.forget))?;
     let inbox = forget.execute(params![before_ms(retention.inbox), ROWS_PER_STEP])? as u64;
-    let mut forget = work.connection.prepare_cached(super::sql!(outbox.forget_published))?;
-    let outbox = forget.execute(params![before_ms(retention.outbox), ROWS_PER_STEP])? as u64;
-    Ok(EntryStep { inbox, outbox, more: inbox.max(outbox) >= u64::from(ROWS_PER_STEP) })
+    let published = work.connection.prepare_cached(super::sql!(outbox.some_published))?;
+    let page = Page::load(published, params![before_ms(retention.outbox), ROWS_PER_STEP])?;
+    let outbox = page.remove(work.connection.prepare_cached(super::sql!(outbox.forget))?)?;
+    let more = page.is_cut || inbox.max(outbox) >= u64::from(ROWS_PER_STEP);
+    Ok(EntryStep { inbox, outbox, more })
 }

@@ -4,6 +4,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
+use super::step_bytes::Page;
 use super::work::{Work, wake};
 use super::{audit, decode, group, topic, tracking};
 use crate::name::{GroupName, TopicName};
@@ -45,7 +46,7 @@ pub(super) fn set(
     wake(work, topic.topic_id)
 }
 
-/// Rows that one step deletes at most: the writer is shared.
+/// Rows that one step deletes at most, and fewer if their payloads are large: the writer is shared.
 const ROWS_PER_STEP: u32 = 1_000;
 
 /// Removes the waiting ranges of cancelled subscriptions, one step of them; true if more are left.
@@ -118,14 +119,21 @@ pub(super) fn dead_letters(connection: &Connection, name: &TopicName, group: &Gr
 
 /// Deletes rows of a cancelled subscription that may be many, up to the limit of a step; true if none is left.
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
-    for sql in [super::sql!(state.remove_some_dead_letters), super::sql!(state.forget_waiting)] {
-        let deleted =
-            work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
-        if deleted > 0 {
-            return Ok(false);
-        }
+    if remove_some_dead_letters(work.connection, subscription_id)? {
+        return Ok(false);
+    }
+    let mut forget = work.connection.prepare_cached(super::sql!(state.forget_waiting))?;
+    if forget.execute(params![subscription_id, ROWS_PER_STEP])? > 0 {
+        return Ok(false);
     }
     tracking::forget_some(work.connection, subscription_id, ROWS_PER_STEP)
+}
+
+/// Deletes some dead letters of a subscription that is removed; true if there were any.
+pub(super) fn remove_some_dead_letters(connection: &Connection, subscription_id: i32) -> Attempt<bool> {
+    let some = connection.prepare_cached(super::sql!(state.some_dead_letters))?;
+    let page = Page::load(some, params![subscription_id, ROWS_PER_STEP])?;
+    Ok(page.remove(connection.prepare_cached(super::sql!(dead_letter.purge))?)? > 0)
 }
 
 /// Deletes a subscription that has nothing outstanding, and all its rows.

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::fault::{Attempt, Fault};
 use super::publish::Logs;
+use super::step_bytes::StepBytes;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::topic::TopicId;
@@ -22,12 +23,15 @@ pub(super) struct Work<'c> {
     pub(super) logs: Logs,
     /// Topics whose waiters are woken after COMMIT.
     pub(super) woken: Vec<TopicId>,
+    /// The scheduled messages that its commands have promoted.
+    pub(super) promoted: StepBytes,
     clock: &'c Clock,
 }
 
 impl<'c> Work<'c> {
     pub(super) fn new(connection: &'c Connection, clock: &'c Clock, synced: bool) -> Self {
-        Work { connection, synced, logs: Logs::default(), woken: Vec::new(), clock }
+        let (logs, promoted) = (Logs::default(), StepBytes::default());
+        Work { connection, synced, logs, woken: Vec::new(), promoted, clock }
     }
 
     /// The time in milliseconds. Read while the write lock is held, so that it is not from before a long wait for the

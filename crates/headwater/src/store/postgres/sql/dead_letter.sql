@@ -47,14 +47,14 @@ WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY (
 ORDER BY buried_at, message_offset, dead_letter_id LIMIT $8
 
 -- name: page
--- Purpose: the next dead letters of a selection to redrive or purge, and whether their message is still in the log. What is
--- buried after the first page was read is not part of it.
+-- Purpose: the next dead letters of a selection to redrive or purge, whether their message is still in the log, and the stored size
+-- of their payload, which is read without the payload. What is buried after the first page was read is not part of it.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), the last
 -- letter of the page before (time, offset, id; null at first), when the first page was read (null at first), at most.
 -- Index: dead_letter_subscription, message primary key.
 SELECT d.dead_letter_id, d.message_offset, d.message_id, d.key, d.buried_at,
        EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset)) AS there,
-       coalesce($11::timestamptz, statement_timestamp()) AS started
+       coalesce($11::timestamptz, statement_timestamp()) AS started, pg_column_size(d.payload) AS bytes
 FROM {schema}.dead_letter d
 WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
   AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)

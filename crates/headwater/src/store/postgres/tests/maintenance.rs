@@ -7,6 +7,7 @@ use crate::topic::TopicId;
 use crate::{Clock, Offset};
 
 mod backfill;
+mod large;
 mod partitions;
 mod progress;
 mod retention;

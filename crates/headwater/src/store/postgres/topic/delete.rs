@@ -12,7 +12,7 @@ use crate::store::postgres::time::{count, stored};
 use crate::store::postgres::{PostgresStore, fault};
 use crate::topic::{Removal, TopicContents, TopicId};
 
-/// Rows of each kind that one step removes at most.
+/// Rows that one step removes at most, and fewer if their payloads are large.
 const ROWS_PER_STEP: i32 = 1_000;
 
 /// The pause between two steps, in which others get the disk.
@@ -39,21 +39,36 @@ pub(in crate::store::postgres) async fn delete(
     Ok(contents)
 }
 
-/// Removes what deleted topics left, step by step. A table whose lock is not free is left for the next run.
+/// Removes what deleted topics left, step by step. A table whose lock is not free is left for the next run. A topic
+/// that fails does not keep the others: the first error is returned at the end.
 pub(in crate::store::postgres) async fn empty_deleted(store: &PostgresStore) -> Result<()> {
-    let (doing, sql) = ("removing rows of a deleted topic", &store.statements.topic_empty_deleted);
-    let mut refused = 0;
-    loop {
-        match store.connections.query(doing, sql, &[&ROWS_PER_STEP]).await {
+    let (mut refused, mut failed) = (0, None);
+    let mut next = empty_step(store, 0, 0).await?;
+    while let Some(topic) = next {
+        next = match empty_step(store, ROWS_PER_STEP, topic).await {
             Err(error) if fault::code_is(&error, &[LOCK_NOT_AVAILABLE]) && refused < LOG_ATTEMPTS => {
                 refused += 1;
                 tokio::time::sleep(LOG_PAUSE).await;
+                next
             }
-            Err(error) => return Err(error),
-            Ok(rows) if stored::<_, Option<i32>>(&rows[0], "topic_id")?.is_none() => return Ok(()),
-            Ok(_) => tokio::time::sleep(REST).await,
-        }
+            Err(error) => {
+                failed.get_or_insert(error);
+                empty_step(store, 0, topic + 1).await?
+            }
+            Ok(next) => {
+                tokio::time::sleep(REST).await;
+                next
+            }
+        };
     }
+    failed.map_or(Ok(()), Err)
+}
+
+/// A step for the first deleted topic from a number on. Returns which one it was, `None` if there is none.
+async fn empty_step(store: &PostgresStore, rows_max: i32, from: i32) -> Result<Option<i32>> {
+    let (doing, sql) = ("removing rows of a deleted topic", &store.statements.topic_empty_deleted);
+    let rows = store.connections.query(doing, sql, &[&rows_max, &from]).await?;
+    stored(&rows[0], "topic_id")
 }
 
 pub(in crate::store::postgres) async fn purge(

@@ -73,11 +73,11 @@ JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.subscription_id = ?1
 
 -- name: page
--- Purpose:    The next dead letters of a selection to redrive or purge.
+-- Purpose:    The next dead letters of a selection to redrive or purge, and the lengths of their payloads.
 -- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
 --             before (each NULL for any), ?8 after this dead_letter_key, ?9 up to this one, ?10 at most
 -- Index:      headwater_dead_letter_of
-SELECT dead_letter_key, message_offset, message_id, key
+SELECT dead_letter_key, message_offset, message_id, key, length(payload)
 FROM headwater_dead_letter
 WHERE subscription_id = ?1
     AND (?2 IS NULL OR lower(hex(dead_letter_id)) IN (SELECT value FROM json_each(?2)))

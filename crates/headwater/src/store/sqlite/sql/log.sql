@@ -1,8 +1,8 @@
 -- name: ages
--- Purpose:    The messages of a range with the times that retention needs.
+-- Purpose:    The messages of a range with the times that retention needs, and the lengths of their payloads.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary keys
-SELECT message.row_key, message.created_at_ms, record.completed_at_ms
+SELECT message.row_key, message.created_at_ms, record.completed_at_ms, length(message.payload)
 FROM headwater_message AS message
 LEFT JOIN headwater_completion_record AS record ON record.row_key = message.row_key
 WHERE message.row_key BETWEEN ?1 AND ?2
@@ -146,10 +146,10 @@ DELETE FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: stored
--- Purpose:    The stored messages of a range of offsets.
+-- Purpose:    The stored messages of a range of offsets, and the lengths of their payloads.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
 -- Index:      the primary key of the log
-SELECT row_key
+SELECT row_key, length(payload)
 FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2
 ORDER BY row_key

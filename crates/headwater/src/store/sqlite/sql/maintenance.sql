@@ -53,10 +53,11 @@ SET message_offset = ?4
 WHERE topic_id = ?1 AND dedup_key = ?2 AND message_id = ?3
 
 -- name: promote_due
--- Purpose:    The scheduled messages of a topic that are due, in the order in which they are promoted.
+-- Purpose:    The scheduled messages of a topic that are due, in the order in which they are promoted, and the lengths of their
+--             payloads.
 -- Parameters: ?1 topic_id, ?2 now_ms, ?3 at most
 -- Index:      headwater_schedule_due, whose entries end in schedule_id
-SELECT schedule_id, message_id, dedup_key
+SELECT schedule_id, message_id, dedup_key, length(payload)
 FROM headwater_schedule
 WHERE topic_id = ?1 AND deliver_at_ms <= ?2
 ORDER BY deliver_at_ms, schedule_id
@@ -70,15 +71,19 @@ DELETE FROM headwater_schedule
 WHERE schedule_id = ?1
 
 -- name: promote_topics
--- Purpose:    The topics with scheduled messages that are due.
+-- Purpose:    The topics with scheduled messages that are due; the one with the longest overdue message first, so that none
+--             starves.
 -- Parameters: ?1 now_ms
 -- Index:      headwater_schedule_due, one search per topic
-SELECT topic.topic_id, topic.last_offset
-FROM headwater_topic AS topic
-WHERE EXISTS (
-    SELECT 1 FROM headwater_schedule AS schedule
-    WHERE schedule.topic_id = topic.topic_id AND schedule.deliver_at_ms <= ?1
+SELECT topic_id, last_offset
+FROM (
+    SELECT topic.topic_id, topic.last_offset, (
+        SELECT min(schedule.deliver_at_ms) FROM headwater_schedule AS schedule WHERE schedule.topic_id = topic.topic_id
+    ) AS deliver_at_ms
+    FROM headwater_topic AS topic
 )
+WHERE deliver_at_ms <= ?1
+ORDER BY deliver_at_ms, topic_id
 
 -- name: resign
 -- Purpose:    Ends the term of a worker.

@@ -33,17 +33,12 @@ FROM (
 WHERE headwater_outbox_entry.id = failure.id AND status IN ('CLAIMED', 'FAILED') AND claimed_by = $2
 RETURNING id, lower(status) AS outcome
 
--- name: forget_published
--- Purpose:    Deletes entries that were published before a time, a bounded number.
--- Parameters: ?1 published at or before, ?2 at most
--- Index:      headwater_outbox_published
+-- name: forget
+-- Purpose:    Deletes one entry.
+-- Parameters: ?1 id
+-- Index:      the primary key
 DELETE FROM headwater_outbox_entry
-WHERE id IN (
-    SELECT id FROM headwater_outbox_entry
-    WHERE status = 'PUBLISHED' AND published_at_ms <= ?1
-    ORDER BY published_at_ms
-    LIMIT ?2
-)
+WHERE id = ?1
 
 -- name: insert
 -- Purpose:    Adds an entry. The caller has checked its payload against the limit.
@@ -200,3 +195,13 @@ WHERE id IN (
 )
 RETURNING id, category, topic, key, type, payload, headers, status, attempts, next_at_ms * 1000 AS next_at_us, claimed_by,
     claimed_at_ms * 1000 AS claimed_at_us, created_at_ms * 1000 AS created_at_us, published_at_ms * 1000 AS published_at_us, last_error
+
+-- name: some_published
+-- Purpose:    The first entries that were published before a time, and the lengths of their payloads.
+-- Parameters: ?1 published at or before, ?2 at most
+-- Index:      headwater_outbox_published
+SELECT id, length(payload)
+FROM headwater_outbox_entry
+WHERE status = 'PUBLISHED' AND published_at_ms <= ?1
+ORDER BY published_at_ms
+LIMIT ?2

@@ -87,18 +87,6 @@ WHERE subscription_id = ?1
 DELETE FROM headwater_group_rate
 WHERE subscription_id = ?1
 
--- name: remove_some_dead_letters
--- Purpose:    Deletes some of the dead letters of a subscription that is removed.
--- Parameters: ?1 subscription_id, ?2 at most
--- Index:      headwater_dead_letter_of, its first entries; the primary key
-DELETE FROM headwater_dead_letter
-WHERE dead_letter_key IN (
-    SELECT dead_letter_key FROM headwater_dead_letter INDEXED BY headwater_dead_letter_of
-    WHERE subscription_id = ?1
-    ORDER BY dead_letter_key
-    LIMIT ?2
-)
-
 -- name: set
 -- Purpose:    Moves a subscription from one state to another. A resume counts as a heartbeat, if there ever was one: the
 --             group's processes have a whole timeout to send the next.
@@ -110,6 +98,16 @@ SET state = ?3, state_at_ms = ?4, state_reason = ?5,
             SELECT heard_at_ms FROM headwater_heard WHERE headwater_heard.subscription_id = ?1
         ) IS NOT NULL THEN max(coalesce(heartbeat_at_ms, ?4), ?4) ELSE heartbeat_at_ms END
 WHERE subscription_id = ?1 AND state = ?2
+
+-- name: some_dead_letters
+-- Purpose:    The first dead letters of a subscription that is removed, and the lengths of their payloads.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      headwater_dead_letter_of, its first entries; the primary key
+SELECT dead_letter_key, length(payload)
+FROM headwater_dead_letter INDEXED BY headwater_dead_letter_of
+WHERE subscription_id = ?1
+ORDER BY dead_letter_key
+LIMIT ?2
 
 -- name: zero
 -- Purpose:    Stores up to which offset messages were published while no subscription counted; NULL while none counts, and

@@ -171,13 +171,6 @@ DELETE FROM headwater_dedup
 WHERE topic_id = ?1
     AND dedup_key IN (SELECT dedup_key FROM headwater_dedup WHERE topic_id = ?1 ORDER BY dedup_key LIMIT ?2)
 
--- name: remove_schedule
--- Purpose:    Deletes some scheduled messages of a deleted topic.
--- Parameters: ?1 topic_id, ?2 at most
--- Index:      headwater_schedule_due; the primary key
-DELETE FROM headwater_schedule
-WHERE schedule_id IN (SELECT schedule_id FROM headwater_schedule WHERE topic_id = ?1 LIMIT ?2)
-
 -- name: remove_watermarks
 -- Purpose:    Deletes the watermark history of a deleted topic.
 -- Parameters: ?1 topic_id, ?2 at most
@@ -185,3 +178,13 @@ WHERE schedule_id IN (SELECT schedule_id FROM headwater_schedule WHERE topic_id 
 DELETE FROM headwater_watermark_history
 WHERE topic_id = ?1
     AND noted_at_ms IN (SELECT noted_at_ms FROM headwater_watermark_history WHERE topic_id = ?1 ORDER BY noted_at_ms LIMIT ?2)
+
+-- name: some_scheduled
+-- Purpose:    Some scheduled messages of a deleted topic, and the lengths of their payloads.
+-- Parameters: ?1 topic_id, ?2 at most
+-- Index:      headwater_schedule_due, its first entries
+SELECT schedule_id, length(payload)
+FROM headwater_schedule
+WHERE topic_id = ?1
+ORDER BY deliver_at_ms
+LIMIT ?2

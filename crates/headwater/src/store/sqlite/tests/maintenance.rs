@@ -14,6 +14,7 @@ mod clock;
 mod counting;
 mod dying;
 mod holding;
+mod large;
 mod many;
 mod random;
 

@@ -42,6 +42,10 @@ const HOT: &[(&str, &str)] = &[
     ("outbox/failed", sql!(outbox.failed)),
     ("outbox/reschedule", sql!(outbox.reschedule)),
     ("outbox/known", sql!(outbox.known)),
+    ("outbox/some_published", sql!(outbox.some_published)),
+    ("outbox/forget", sql!(outbox.forget)),
+    ("state/some_dead_letters", sql!(state.some_dead_letters)),
+    ("topic/some_scheduled", sql!(topic.some_scheduled)),
     ("inbox/insert", sql!(inbox.insert)),
     ("bridge/advance", sql!(bridge.advance)),
     ("settle/extend", sql!(settle.extend)),
@@ -105,7 +109,6 @@ const SORTED: &[(&str, &str)] = &[
     ("claim/lanes_held", sql!(claim.lanes_held)),
     ("maintenance/forget_dedup", sql!(maintenance.forget_dedup)),
     ("inbox/forget", sql!(inbox.forget)),
-    ("outbox/forget_published", sql!(outbox.forget_published)),
     ("process/forget", sql!(process.forget)),
     ("subscribe/all_progress", sql!(subscribe.all_progress)),
 ];

@@ -11,11 +11,12 @@ use super::get;
 use crate::name::{GroupName, TopicName};
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::ranges::Ranges;
+use crate::store::sqlite::step_bytes::Page;
 use crate::store::sqlite::work::{Work, wake};
 use crate::store::sqlite::{OFFSET_MAX, audit, decode, log, millis, state, tracking};
 use crate::topic::{Removal, Topic, TopicContents, TopicId};
 
-/// Rows of each kind that one step deletes at most: the writer is shared.
+/// Rows that one step deletes at most, and fewer if their payloads are large: the writer is shared.
 const ROWS_PER_STEP: u32 = 1_000;
 
 /// Up to how many offsets stored messages are counted one by one.
@@ -103,12 +104,11 @@ pub(in crate::store::sqlite) fn remove_some(work: &mut Work<'_>) -> Attempt<bool
         .optional()?;
     let Some((topic, subscriptions)) = found else { return Ok(false) };
     for subscription_id in subscriptions {
-        let mut statement = connection.prepare_cached(sql!(state.remove_some_dead_letters))?;
-        if statement.execute(params![subscription_id, ROWS_PER_STEP])? > 0 {
+        if state::remove_some_dead_letters(connection, subscription_id)? {
             return Ok(true);
         }
     }
-    let stored = log::stored(connection, topic, 0, OFFSET_MAX, ROWS_PER_STEP)?;
+    let stored = log::page(connection, topic, 0, OFFSET_MAX, ROWS_PER_STEP)?;
     if let (Some(first), Some(last)) = (stored.first(), stored.last()) {
         log::remove(connection, topic, *first, *last)?;
         return Ok(true);
@@ -116,8 +116,12 @@ pub(in crate::store::sqlite) fn remove_some(work: &mut Work<'_>) -> Attempt<bool
     if tracking::forget_some_records(connection, topic, ROWS_PER_STEP)? {
         return Ok(true);
     }
+    let some = connection.prepare_cached(sql!(topic.some_scheduled))?;
+    let page = Page::load(some, params![topic.0, ROWS_PER_STEP])?;
+    if page.remove(connection.prepare_cached(sql!(maintenance.promote_remove))?)? > 0 {
+        return Ok(true);
+    }
     for sql in [
-        sql!(topic.remove_schedule),
         sql!(topic.remove_dedup),
         sql!(topic.remove_acks),
         sql!(topic.remove_watermarks),

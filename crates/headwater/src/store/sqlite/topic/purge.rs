@@ -14,7 +14,7 @@ use crate::store::sqlite::work::{Work, wake};
 use crate::store::sqlite::{audit, clean, group, log, tracking};
 use crate::topic::{Removal, TopicContents, TopicId};
 
-/// Messages that one step removes at most.
+/// Messages that one step removes at most, and fewer if their payloads are large.
 const MESSAGES_PER_STEP: u32 = 1_000;
 
 /// The messages to remove: of a topic, from an offset to another.
@@ -63,7 +63,7 @@ pub(in crate::store::sqlite) fn remove_some(work: &mut Work<'_>, purge: Purge) -
     let Purge { topic, from, until } = purge;
     let connection = work.connection;
     let Some(topic_range) = TopicRange::find(connection, topic)? else { return Ok(None) };
-    let stored = log::stored(connection, topic, from, until, MESSAGES_PER_STEP)?;
+    let stored = log::page(connection, topic, from, until, MESSAGES_PER_STEP)?;
     let Some((first, last)) = stored.first().copied().zip(stored.last().copied()) else {
         return Ok(None);
     };

@@ -130,7 +130,7 @@ BEGIN
     RETURN greatest(v_records, v_lines);
 END $$;
 
--- One step: at most p_max messages. Returns the groups that had not done the removed messages, dead ones too.
+-- One step: at most p_max messages, and fewer if their payloads are large. Returns the groups that had not done the removed messages, dead ones too.
 CREATE OR REPLACE FUNCTION {schema}.clean(
     p_topic_id integer, p_max integer, p_now {schema}.injected_time,
     OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[],
@@ -167,7 +167,7 @@ BEGIN
     -- younger. Only messages published while no subscription counted may stay longer than later ones: then the run continues behind
     -- all of them, because the rest of them is no older than those already seen. In reference counting, done messages may follow
     -- pending ones, up to messages that are too young to be removed.
-    v_full := c.seen = p_max;
+    v_full := c.page_full;
     more := v_full AND (removed > 0 OR t.tracking = 'reference_counting'
                         AND coalesce(c.seen_at <= coalesce(r.kept_since, r.aged_since), false));
     v_next := CASE WHEN more THEN c.seen_last + 1 ELSE 0 END;

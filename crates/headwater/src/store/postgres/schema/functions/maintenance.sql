@@ -1,5 +1,12 @@
 -- Maintenance: elections, jobs, dead owners and groups, small things past their time; and the audit.
 
+-- How many bytes of payloads, as they are stored, a step removes, unless one payload alone is larger: a number of rows is no bound,
+-- because a payload may have any size. A statement that exceeds the statement timeout of thirty seconds is rolled back, and would
+-- be repeated with the same rows for ever. 64 MB take a slow disk, which writes 16 MB a second, four seconds. The stored size of a
+-- payload is read without the payload: pg_column_size() of a large one needs only the pointer to it.
+CREATE OR REPLACE FUNCTION {schema}.removal_bytes() RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT 67108864::bigint $$;
+
 -- One round of maintenance over all topics, after their heads were advanced: promotes scheduled messages, deletes expired dedup
 -- keys and flags. Separate from "advance", so that no head stays locked while this waits for other locks.
 CREATE OR REPLACE FUNCTION {schema}.maintain(

@@ -285,17 +285,26 @@ BEGIN
     RETURN QUERY SELECT unnest(v_ids);
 END $$;
 
--- Deletes entries that were published longer ago than the retention, a bounded number. Those another round is removing are skipped.
-CREATE OR REPLACE FUNCTION {schema}.forget_published(p_retention_ms {schema}.outbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
+-- Deletes entries that were published longer ago than the retention, at most p_max, and fewer if their payloads are large. Those
+-- another round is removing are skipped. Returns how many, and whether there may be more.
+CREATE OR REPLACE FUNCTION {schema}.forget_published(
+    p_retention_ms {schema}.outbox_age_ms, p_max integer, p_now {schema}.injected_time, OUT forgotten bigint, OUT more boolean
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_count bigint;
+    v_rows tid[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    DELETE FROM {schema}.outbox_entry o WHERE o.ctid = ANY (ARRAY(
-        SELECT e.ctid FROM {schema}.outbox_entry e
+    WITH page AS (
+        SELECT e.ctid AS row, e.published_at, e.id, pg_column_size(e.payload) AS bytes FROM {schema}.outbox_entry e
         WHERE e.status = 'PUBLISHED' AND e.published_at <= {schema}.before(coalesce(p_now, clock_timestamp()), p_retention_ms)
-        ORDER BY e.published_at LIMIT p_max FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
+        ORDER BY e.published_at LIMIT p_max FOR UPDATE SKIP LOCKED
+    ), summed AS (
+        SELECT p.row, sum(p.bytes) OVER (ORDER BY p.published_at, p.id ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before FROM page p
+    )
+    SELECT array_agg(s.row) FILTER (WHERE s.bytes_before < {schema}.removal_bytes()),
+           count(*) = p_max OR coalesce(max(s.bytes_before) >= {schema}.removal_bytes(), false)
+    INTO v_rows, more FROM summed s;
+    DELETE FROM {schema}.outbox_entry o WHERE o.ctid = ANY (v_rows);
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
 END $$;

@@ -134,8 +134,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- A step of a removal: deletes dead letters of cancelled subscriptions of a group name that are released from the records, about
--- 64 MB of payloads at most. Returns how many, 0 once all are deleted, and the position of the last: the next step begins there and
+-- A step of a removal: deletes dead letters of cancelled subscriptions of a group name that are released from the records, fewer
+-- than p_max if their payloads are large. Returns how many, 0 once all are deleted, and the position of the last: the next step begins there and
 -- does not visit deleted rows again, which an old snapshot keeps.
 --
 -- Cancelled is final: such a subscription is never claimed for, buried for, redriven to or resurrected, and a group of the same
@@ -163,7 +163,7 @@ BEGIN
             buried_at := '-infinity';
         END IF;
         WITH page AS (
-            SELECT d.ctid AS row, d.buried_at AS at, d.message_offset AS "offset", octet_length(d.payload) AS bytes
+            SELECT d.ctid AS row, d.buried_at AS at, d.message_offset AS "offset", pg_column_size(d.payload) AS bytes
             FROM {schema}.dead_letter d
             WHERE d.subscription_id = v_id AND (d.buried_at, d.message_offset) >= (buried_at, message_offset)
             ORDER BY d.buried_at, d.message_offset LIMIT p_max FOR UPDATE SKIP LOCKED
@@ -172,7 +172,7 @@ BEGIN
         )
         SELECT array_agg(q.row), count(*), max(q.at), (array_agg(q."offset" ORDER BY q.at DESC, q."offset" DESC))[1]
         INTO v_rows, dead_letters, buried_at, message_offset
-        FROM summed q WHERE q.bytes_before < 67108864;
+        FROM summed q WHERE q.bytes_before < {schema}.removal_bytes();
         IF dead_letters > 0 THEN
             DELETE FROM {schema}.dead_letter d WHERE d.ctid = ANY (v_rows);
             RETURN;

@@ -102,34 +102,46 @@ BEGIN
     deleted := true;
 END $$;
 
--- A step of the removal of what deleted topics left: at most p_max rows of each kind of one topic. Returns the topic, null if none
--- is left. No session but this one uses these rows: only other steps are waited for, and those are skipped.
-CREATE OR REPLACE FUNCTION {schema}.empty_deleted_topic(p_max integer) RETURNS integer
+-- A step of the removal of what deleted topics left, of the first of them from p_from on: at most p_max rows of one kind, and fewer
+-- if their payloads are large. Returns the topic, null if none is left; with a p_max of 0 nothing is removed. No session but this
+-- one uses these rows: only other steps are waited for, and those are skipped.
+CREATE OR REPLACE FUNCTION {schema}.empty_deleted_topic(p_max integer, p_from integer DEFAULT 0) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     d {schema}.deleted_topic;
-    v_rows bigint;
     v_removed bigint;
 BEGIN
-    SELECT x.* INTO d FROM {schema}.deleted_topic x ORDER BY x.topic_id LIMIT 1 FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN NULL;
+    SELECT x.* INTO d FROM {schema}.deleted_topic x WHERE x.topic_id >= p_from ORDER BY x.topic_id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR p_max = 0 THEN
+        RETURN d.topic_id;
     END IF;
     -- A step that is lost in a crash is repeated.
     PERFORM set_config('synchronous_commit', 'off', true);
     v_removed := {schema}.remove_stored(d.topic_id, p_max) + {schema}.forget_below(d.topic_id, 9223372036854775807, p_max);
-    DELETE FROM {schema}.dead_letter l WHERE l.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.dead_letter x WHERE x.subscription_id = ANY (d.subscription_ids) LIMIT p_max));
-    GET DIAGNOSTICS v_rows = ROW_COUNT;
-    v_removed := v_removed + v_rows;
-    DELETE FROM {schema}.schedule s WHERE s.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.schedule x WHERE x.topic_id = d.topic_id LIMIT p_max));
-    GET DIAGNOSTICS v_rows = ROW_COUNT;
-    v_removed := v_removed + v_rows;
-    DELETE FROM {schema}.dedup k WHERE k.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.dedup x WHERE x.topic_id = d.topic_id LIMIT p_max));
-    GET DIAGNOSTICS v_rows = ROW_COUNT;
-    IF v_removed + v_rows = 0 THEN
+    IF v_removed = 0 THEN
+        DELETE FROM {schema}.dead_letter l WHERE l.ctid = ANY (ARRAY(
+            SELECT q.row FROM (
+                SELECT p.row, sum(p.bytes) OVER (ORDER BY p.row ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+                FROM (SELECT x.ctid AS row, pg_column_size(x.payload) AS bytes FROM {schema}.dead_letter x
+                      WHERE x.subscription_id = ANY (d.subscription_ids) LIMIT p_max) p) q
+            WHERE q.bytes_before < {schema}.removal_bytes()));
+        GET DIAGNOSTICS v_removed = ROW_COUNT;
+    END IF;
+    IF v_removed = 0 THEN
+        DELETE FROM {schema}.schedule s WHERE s.ctid = ANY (ARRAY(
+            SELECT q.row FROM (
+                SELECT p.row, sum(p.bytes) OVER (ORDER BY p.row ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+                FROM (SELECT x.ctid AS row, pg_column_size(x.payload) AS bytes FROM {schema}.schedule x
+                      WHERE x.topic_id = d.topic_id LIMIT p_max) p) q
+            WHERE q.bytes_before < {schema}.removal_bytes()));
+        GET DIAGNOSTICS v_removed = ROW_COUNT;
+    END IF;
+    IF v_removed = 0 THEN
+        DELETE FROM {schema}.dedup k WHERE k.ctid = ANY (ARRAY(
+            SELECT x.ctid FROM {schema}.dedup x WHERE x.topic_id = d.topic_id LIMIT p_max));
+        GET DIAGNOSTICS v_removed = ROW_COUNT;
+    END IF;
+    IF v_removed = 0 THEN
         DELETE FROM {schema}.gap g WHERE g.topic_id = d.topic_id;
         DELETE FROM {schema}.hole h WHERE h.topic_id = d.topic_id;
         DELETE FROM {schema}.deleted_topic x WHERE x.topic_id = d.topic_id;
@@ -181,7 +193,7 @@ BEGIN
     purged := true;
 END $$;
 
--- A step of a purge: removes at most p_max messages of the set from an offset on; returns where the next step begins, null at the
+-- A step of a purge: removes at most p_max messages of the set from an offset on, and fewer if their payloads are large; returns where the next step begins, null at the
 -- end. A message that a group has to do again, because an operator moved it back or redrove a dead letter meanwhile, stays. Under
 -- the lock of the topic range: see functions/clean.sql for why no message is removed that a group was promised.
 CREATE OR REPLACE FUNCTION {schema}.remove_purged(p_topic_id integer, p_offsets int8multirange, p_from bigint, p_max integer) RETURNS bigint

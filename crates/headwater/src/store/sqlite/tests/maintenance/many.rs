@@ -47,7 +47,7 @@ async fn counted<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
 }
 
 /// How many transactions the writer commits.
-async fn commits<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
+pub(super) async fn commits<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
     let count = Arc::new(AtomicU64::new(0));
     let hook = Arc::clone(&count);
     let watch = scene.store.write(Kind::Consume, move |work| {

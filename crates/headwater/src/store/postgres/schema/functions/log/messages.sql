@@ -229,14 +229,18 @@ BEGIN
     RETURN (SELECT count(*) FROM {schema}.message m WHERE m.topic_id = p_topic_id);
 END $$;
 
--- The lowest stored offsets of a set from an offset on, at most p_max; empty if there are none.
+-- The lowest stored offsets of a set from an offset on, as many as a step removes: at most p_max, and their payloads are within the
+-- budget (removal_bytes), except the last. Empty if there are none.
 CREATE OR REPLACE FUNCTION {schema}.lowest_stored(p_topic_id integer, p_offsets int8multirange, p_from bigint, p_max integer) RETURNS int8multirange
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(q.message_offset, q.message_offset, '[]')), '{}')
-    FROM (SELECT m.message_offset FROM {schema}.message m
-          WHERE m.topic_id = p_topic_id AND m.message_offset >= p_from AND m.message_offset < upper(p_offsets)
-            AND p_offsets @> m.message_offset
-          ORDER BY m.message_offset LIMIT p_max) q
+    FROM (SELECT p.message_offset,
+                 sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+          FROM (SELECT m.message_offset, pg_column_size(m.payload) AS bytes FROM {schema}.message m
+                WHERE m.topic_id = p_topic_id AND m.message_offset >= p_from AND m.message_offset < upper(p_offsets)
+                  AND p_offsets @> m.message_offset
+                ORDER BY m.message_offset LIMIT p_max) p) q
+    WHERE q.bytes_before < {schema}.removal_bytes()
 $$;
 
 -- Deletes the messages of a closed range, in whatever table they are; returns how many.
@@ -323,13 +327,15 @@ BEGIN
     RETURN v_misses;
 END $$;
 
--- Reads the next p_max messages by the key of the table, and decides for each. A message is removed if it has been done for long
+-- Reads the next p_max messages by the key of the table, and decides for each; fewer if the payloads of those to remove exceed the
+-- budget (removal_bytes): then as many as it has room for, except for the last of them, as if p_max were that number. A message is removed if it has been done for long
 -- enough (and is old enough, if it was published while no subscription counted), or if it is older than max_retention whether
 -- done or not: by the clock if every subscription has read it, otherwise by its age in elapsed time.
 CREATE OR REPLACE FUNCTION {schema}.candidates(
     p_topic {schema}.topic, p_topic_range {schema}.topic_range, r {schema}.retention_cutoffs, p_from bigint, p_max integer,
-    -- The messages read: how many, the last, and when the youngest of them was published.
-    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
+    -- The messages read: how many, the last, when the youngest of them was published, and whether the page was full: then there may
+    -- be more behind them.
+    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz, OUT page_full boolean,
     -- The ranges to remove, without messages that stay and without gaps; the first that stays; up to where all messages were read.
     OUT gone int8multirange, OUT kept bigint, OUT until bigint
 )
@@ -339,6 +345,8 @@ DECLARE
     v_table text := {schema}.loose_table(p_topic);
     v_kept int8multirange;
     v_oldest timestamptz;
+    v_bytes bigint;
+    v_fit integer;
 BEGIN
     EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
                    v_table) INTO v_oldest USING p_topic.topic_id, p_from;
@@ -347,22 +355,39 @@ BEGIN
     until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
     EXECUTE format($q$
         SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
-               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
-        FROM (SELECT q.message_offset, q.created_at,
+               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}'),
+               sum(c.bytes) FILTER (WHERE c.gone)
+        FROM (SELECT q.message_offset, q.created_at, q.bytes,
                      ($11 @> q.message_offset OR q.created_at <= $4 AND $12 @> q.message_offset
                       OR (q.message_offset > $5 OR q.created_at <= $6) AND $13 @> q.message_offset AND %s) IS TRUE AS gone
-              FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
-                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
+              FROM (SELECT m.message_offset, m.created_at, pg_column_size(m.payload) AS bytes FROM {schema}.%I m
+                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q
+              -- OFFSET 0: otherwise "gone" would be evaluated wherever it is used.
+              OFFSET 0) c
         $q$,
         -- In reference counting any message that is done, whatever is pending before it: completed in its record for long enough,
         -- and done by all subscriptions that count now, some of which may have begun later.
         CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
              FROM {schema}.completion_record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
              ELSE 'q.message_offset <= $10' END, v_table)
-    INTO seen, seen_last, seen_at, kept, v_kept
+    INTO seen, seen_last, seen_at, kept, v_kept, v_bytes
     USING p_topic.topic_id, p_from, until, r.aged_since, p_topic_range.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
           r.done_until, r.aged, r.read, r.fit;
-    IF seen = p_max THEN
+    -- A running sum only where it matters: for small messages it would take as long as all the rest of this.
+    IF v_bytes > {schema}.removal_bytes() THEN
+        EXECUTE format('SELECT count(*)
+            FROM (SELECT sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+                  FROM (SELECT m.message_offset, pg_column_size(m.payload) AS bytes FROM {schema}.%I m
+                        WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT $3) p) q
+            WHERE q.bytes_before < $4', v_table) INTO v_fit USING p_topic.topic_id, p_from, seen, {schema}.removal_bytes();
+        IF v_fit < seen THEN
+            SELECT c.* INTO seen, seen_last, seen_at, page_full, gone, kept, until
+            FROM {schema}.candidates(p_topic, p_topic_range, r, p_from, v_fit) c;
+            RETURN;
+        END IF;
+    END IF;
+    page_full := seen = p_max;
+    IF page_full THEN
         until := seen_last;
     END IF;
     gone := int8multirange(int8range(p_from, greatest(seen_last + 1, p_from))) - v_kept - r.gaps;

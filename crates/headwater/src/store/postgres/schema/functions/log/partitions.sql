@@ -338,8 +338,8 @@ BEGIN
     PERFORM set_config('lock_timeout', v_timeout, true);
 END $$;
 
--- A step of the removal of a deleted topic's messages: of a dedicated topic one table, of a shared one at most p_max rows. Returns
--- how many tables or rows, 0 once none is left. An autovacuum of the table is made to yield first: no other session uses it. Then
+-- A step of the removal of a deleted topic's messages: of a dedicated topic one table, of a shared one at most p_max rows, and fewer
+-- if their payloads are large. Returns how many tables or rows, 0 once none is left. An autovacuum of the table is made to yield first: no other session uses it. Then
 -- the wait is short, because for its last table the whole log is locked.
 CREATE OR REPLACE FUNCTION {schema}.remove_stored(p_topic_id integer, p_max integer) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '3s' AS $$
@@ -349,7 +349,11 @@ DECLARE
 BEGIN
     IF v_table IS NULL THEN
         DELETE FROM {schema}.message_shared m WHERE m.ctid = ANY (ARRAY(
-            SELECT x.ctid FROM {schema}.message_shared x WHERE x.topic_id = p_topic_id ORDER BY x.message_offset LIMIT p_max));
+            SELECT q.row FROM (
+                SELECT p.row, sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+                FROM (SELECT x.ctid AS row, x.message_offset, pg_column_size(x.payload) AS bytes FROM {schema}.message_shared x
+                      WHERE x.topic_id = p_topic_id ORDER BY x.message_offset LIMIT p_max) p) q
+            WHERE q.bytes_before < {schema}.removal_bytes()));
         GET DIAGNOSTICS v_count = ROW_COUNT;
         RETURN v_count;
     END IF;
