@@ -162,7 +162,7 @@ mod tests {
         let script = "printf 'a\\377b\\n' && head -c 1000000 /dev/zero | tr '\\0' x && printf '\\nlast'";
         let status =
             run_with_lines(Command::new("sh").args(["-c", script]), &Interrupt::never(), move |line| {
-                sender.send(line).unwrap()
+                sender.send(line).unwrap();
             });
         assert_eq!(code_of(status.unwrap()), 0);
         let lines: Vec<Option<String>> = lines.iter().collect();

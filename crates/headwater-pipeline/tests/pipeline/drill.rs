@@ -11,7 +11,8 @@ use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::tidepool::{self, Tidepool};
 use headwater_pipeline::{Config, Pipeline, RunId};
 
-const TICKS: i64 = 400;
+/// How many ticks the source makes after the last kill, at least.
+const REST: i64 = 100;
 /// The environment of a process of the drill: its service, and where everything is.
 const SERVICE: &str = "HEADWATER_DRILL_SERVICE";
 const STORE: &str = "HEADWATER_DRILL_STORE";
@@ -26,18 +27,22 @@ const SERVICES: [&str; 7] = [
     "metadata-persistence",
     "metadata-indexer",
 ];
-/// Which service is killed once how many ticks are published. No process ends before the file [`KILLED`] says that all kills are done.
-const KILLS: [(i64, &str); 5] = [
+/// Which service is killed once how many ticks are published. The source makes ticks without end until it is killed for the last time, and
+/// no service has finished the run before the source: so each kill comes in the middle of the run, however slow the machine is.
+const KILLS: [(i64, &str); 6] = [
     (10, "metadata-indexer"),
     (40, "persistence-1"),
     (80, "source"),
     (120, "persistence-2"),
     (240, "environment-1"),
+    (280, "source"),
 ];
-const KILLED: &str = "killed";
+const CONFIGURATION: &str = "pipeline.toml";
 const FINISHED_WITHIN: Duration = Duration::from_secs(60);
 
-fn text(run_id: &RunId) -> String {
+/// The configuration, with the number of ticks that the source makes if it has an end.
+fn text(run_id: &RunId, ticks: Option<i64>) -> String {
+    let ticks = ticks.map_or(String::new(), |ticks| format!("ticks = {ticks}"));
     let mut text = format!(
         r#"
 [pipeline]
@@ -60,7 +65,7 @@ type = "metadata-persistence"
 resources = {{ metadata = "queue-in:metadata-queue", storage = "storage-write:files", announcements = "topic-write:metadata-topic" }}
 [services.source]
 type = "tidepool"
-ticks = {TICKS}
+{ticks}
 ticks_per_second = 100.0
 checkpoint_directory = "${{{DIRECTORY}}}"
 checkpoint_every = 30
@@ -99,15 +104,12 @@ async fn service() {
         std::process::exit(3);
     });
     let directory = PathBuf::from(std::env::var(DIRECTORY).expect("a directory"));
-    let config = Config::from_file(&directory.join("pipeline.toml"))
+    let config = Config::from_file(&directory.join(CONFIGURATION))
         .expect("a configuration")
         .only(&[name])
         .expect("a service");
     let pipeline = Pipeline::from_config(config).start().await.expect("started");
     pipeline.finished().await.expect("finished");
-    while !directory.join(KILLED).exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
     pipeline.stop().await.expect("stopped");
 }
 
@@ -119,7 +121,7 @@ struct Crew<'p> {
 
 impl<'p> Crew<'p> {
     fn start(place: &'p Place) -> Self {
-        std::fs::write(place.directory.path().join("pipeline.toml"), text(&place.run_id)).expect("written");
+        place.configure(None);
         let mut crew = Crew { place, processes: Vec::new() };
         crew.processes = SERVICES.map(|service| (service, Some(crew.process(service)))).into();
         crew
@@ -138,7 +140,7 @@ impl<'p> Crew<'p> {
             .expect("a process")
     }
 
-    /// Kills the process of a service and starts another one.
+    /// Kills the process of a service, which has not finished the run.
     fn kill(&mut self, service: &str) {
         let at = self.processes.iter().position(|(name, _)| *name == service).expect("one of the services");
         let process = self.processes[at].1.as_mut().expect("started");
@@ -146,7 +148,13 @@ impl<'p> Crew<'p> {
         assert_eq!(ended, None, "{service} ended before it was killed");
         process.kill().expect("killed");
         process.wait().expect("ended");
-        self.processes[at].1 = Some(self.process(service));
+    }
+
+    /// Starts another process of a service that was killed.
+    fn start_again(&mut self, service: &str) {
+        let process = self.process(service);
+        let at = self.processes.iter().position(|(name, _)| *name == service).expect("one of the services");
+        self.processes[at].1 = Some(process);
     }
 
     /// Waits until each service has finished the run.
@@ -207,6 +215,12 @@ impl Place {
         Some(Place { directory, index: url, store, run_id })
     }
 
+    /// What processes read that start from now on.
+    fn configure(&self, ticks: Option<i64>) {
+        let text = text(&self.run_id, ticks);
+        std::fs::write(self.directory.path().join(CONFIGURATION), text).expect("written");
+    }
+
     async fn namespace(&self) -> headwater::Result<Headwater> {
         let options = OpenOptions::default().namespace(self.run_id.as_str()).create(false).maintenance(false);
         Headwater::open_with(&self.store, options).await
@@ -249,9 +263,9 @@ async fn indexed(index: &Index) -> Option<i64> {
 }
 
 /// Each tick is there once, with the bytes of a world that no crash has touched.
-async fn assert_complete(index: &Index, run_id: &RunId) {
-    let ticks = index.ticks(0..=i64::MAX, TICKS as u64 + 1).await.expect("ticks");
-    assert_eq!(ticks, (0..TICKS).collect::<Vec<_>>());
+async fn assert_complete(index: &Index, run_id: &RunId, count: i64) {
+    let ticks = index.ticks(0..=i64::MAX, count as u64 + 1).await.expect("ticks");
+    assert_eq!(ticks, (0..count).collect::<Vec<_>>());
     let config = tidepool::Config {
         dimensions: vec![12, 12],
         organisms: 2,
@@ -283,14 +297,20 @@ async fn assert_settled(place: &Place) {
 async fn drill(place: Place) {
     let index = Index::open(&place.index, place.run_id.as_str(), &IndexOptions::default()).expect("an index");
     let mut crew = Crew::start(&place);
-    for (ticks, service) in KILLS {
+    let mut count = 0;
+    for (at, (ticks, service)) in KILLS.into_iter().enumerate() {
         until("published", ticks, async || published(&place).await).await;
         crew.kill(service);
+        if at + 1 == KILLS.len() {
+            // Counted while no source runs: the next one has some ticks left to make.
+            count = published(&place).await.expect("a queue") + REST;
+            place.configure(Some(count));
+        }
+        crew.start_again(service);
     }
-    std::fs::write(place.directory.path().join(KILLED), "").expect("written");
-    until("indexed", TICKS, async || indexed(&index).await).await;
+    until("indexed", count, async || indexed(&index).await).await;
     crew.finish();
-    assert_complete(&index, &place.run_id).await;
+    assert_complete(&index, &place.run_id, count).await;
     assert_settled(&place).await;
     place.leave(index).await;
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use headwater::limits::SAFETY_POLL;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -18,6 +20,7 @@ crate::on_both_stores!(
     outcomes_are_what_they_say,
     a_receipt_of_another_group_is_lost,
     a_made_up_receipt_is_refused_or_lost,
+    forged_receipts_are_answered_at_once,
     a_repeated_settlement_is_lost_and_harms_no_other,
     an_ordered_group_keeps_the_order_of_a_key,
     a_paused_group_hands_out_nothing,
@@ -239,6 +242,51 @@ async fn a_made_up_receipt_is_refused_or_lost(place: &Place) {
             break;
         }
     }
+    server.end().await;
+}
+
+/// A receipt with the number of the lease changed, for an offset and with a lane up to another.
+fn forged(receipt: &str, lease: u32, offset: u64, lane_last: u64) -> String {
+    let mut bytes = URL_SAFE_NO_PAD.decode(receipt).expect("base64");
+    // The version, the holder, the number of the lease and the subscription, which is small.
+    bytes.truncate(26);
+    bytes[21..25].copy_from_slice(&lease.to_be_bytes());
+    for mut number in [offset, 0, 0, 1, lane_last - offset + 1] {
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+    }
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+async fn forged_receipts_are_answered_at_once(place: &Place) {
+    place.headwater.topic("orders").ordered_by_key().create().await.expect("a topic");
+    place.group("orders", "email").await;
+    let server = place.serve().await;
+    let message = json!({ "payload": "x".repeat(900_000), "key": "a" });
+    for _ in 0..8 {
+        server.post("/v1/topics/orders/batches", json!({ "messages": [message] })).await;
+    }
+    let claimed = claim_soon(&server, json!({ "wait_ms": 1_000 })).await;
+    let receipt = claimed[0]["receipt"].as_str().expect("a receipt");
+    let end = i64::MAX as u64 - 1;
+    for offset in [1, end - 1, end] {
+        let one = |lease| json!({ "receipt": forged(receipt, lease, offset, end), "outcome": "retry" });
+        let settlements: Vec<Value> = (0..1_000).map(one).collect();
+        let settling = server.post(SETTLE, json!({ "settlements": settlements }));
+        // Far longer than a thousand lookups take, and far shorter than to read the messages a thousand times.
+        let answer = tokio::time::timeout(DEADLINE, settling).await.expect("answered");
+        assert_eq!(results(&answer), vec!["lost"; 1_000], "offset {offset}");
+    }
+    let impossible = json!({ "receipt": forged(receipt, 1, end + 1, end + 1), "outcome": "retry" });
+    let (status, problem) = server.try_post(SETTLE, &json!({ "settlements": [impossible] })).await;
+    assert_eq!(
+        (status, problem["field"].as_str()),
+        (StatusCode::BAD_REQUEST, Some("settlements[0].receipt"))
+    );
+    assert_eq!(server.settle(&claimed, "ack").await, vec!["settled"; claimed.len()], "nothing was changed");
     server.end().await;
 }
 

@@ -138,7 +138,8 @@ async fn a_gap_is_not_searched_before_an_owner_may_have_ended() {
     store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
     assert_eq!(drain(&store, &subscription, 1).await.0, [2]);
     let checked = "UPDATE {schema}.head SET gaps_checked_at = clock_timestamp() - interval '100 ms'";
-    let age = "SELECT (extract(epoch FROM clock_timestamp() - gaps_checked_at) * 1000)::bigint FROM {schema}.head";
+    let age =
+        "SELECT (extract(epoch FROM clock_timestamp() - gaps_checked_at) * 1000)::bigint FROM {schema}.head";
     let mut offset = 2;
     // A transaction of another test that is older than the gap causes a search when it ends, and so does half a second.
     until_true("a claim searches nothing", async || {
