@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::races::until_true;
 use super::*;
-use crate::topic::{Partition, Storage};
 
 /// Messages the open transaction publishes.
 const OPEN: i64 = 5_000;
@@ -23,7 +22,7 @@ async fn impatient(scene: &Scene) -> (PostgresStore, Subscription) {
 
 impl Scene {
     /// Runs one statement of plain SQL.
-    async fn run(&self, client: &Client, statement: &str) {
+    pub(super) async fn run(&self, client: &Client, statement: &str) {
         client.batch_execute(&self.sql(statement)).await.unwrap();
     }
 
@@ -262,68 +261,6 @@ async fn no_batch_notes_more_gaps_than_may_be() {
     // The first gap is offsets 1 and 2, the tenth is 20, and 21 is committed.
     assert_eq!((gaps, head), (10, 21));
     scene.run(&open, "ROLLBACK").await;
-    scene.drop().await;
-}
-
-/// A cached plan locks all partitions before pruning any: with hundreds of tables that fills the server's lock table.
-#[tokio::test]
-async fn heads_starts_and_burials_lock_no_table_of_another_topic() {
-    let Some(scene) = Scene::new() else { return };
-    let store = scene.open().await;
-    let dedicated = |partition| TopicSettings {
-        storage: Storage::Dedicated(partition),
-        gap_patience: Duration::ZERO,
-        ..TopicSettings::pub_sub()
-    };
-    let shared = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };
-    let (whole, cut) = (dedicated(Partition::None), dedicated(Partition::Rows(1_000)));
-    let kinds = [("shared", &shared), ("whole", &whole), ("cut", &cut), ("foreign", &whole), ("far", &cut)];
-    for (name, settings) in kinds {
-        store.create_topic(&TopicName::new(name).unwrap(), settings).await.unwrap();
-    }
-    let (open, client) = (scene.client().await, scene.client().await);
-    for (name, _) in &kinds[..3] {
-        // With a gap, so that the gap is searched too.
-        scene.run(&open, &format!("BEGIN; SELECT {{schema}}.publish('{name}', '1')")).await;
-        for round in 0..8 {
-            scene.run(&client, &format!("SELECT {{schema}}.publish('{name}', '1')")).await;
-            let text = format!(
-                "BEGIN; SELECT {{schema}}.advance(ARRAY[topic_id], 100, 100) FROM {{schema}}.topic WHERE name = '{name}';
-                SELECT {{schema}}.subscribe('{name}', 'now{round}', 'now', NULL, NULL, 60000, NULL);
-                SELECT {{schema}}.subscribe('{name}', 'at{round}', 'timestamp', NULL, now(), 60000, NULL)"
-            );
-            scene.run(&client, &text).await;
-            let bury = format!(
-                "SELECT {{schema}}.bury_range(s.subscription_id, s.topic_id, 1, 1000, 1, 'e', NULL, now())
-                 FROM {{schema}}.subscription s WHERE s.group_name = 'now{round}' AND s.topic_id = {{schema}}.topic_id_of('{name}')"
-            );
-            scene.run(&client, &bury).await;
-            let redrive = format!(
-                "SELECT r.redriven FROM (SELECT x.subscription_id, array_agg(x.dead_letter_id) AS ids, array_agg(NULL::integer) AS lanes
-                     FROM {{schema}}.dead_letter x WHERE x.topic_id = {{schema}}.topic_id_of('{name}') GROUP BY x.subscription_id) d
-                 CROSS JOIN LATERAL {{schema}}.redrive(d.subscription_id, d.ids, d.lanes, 0, 0, false, 'tester', NULL) r"
-            );
-            assert!(scene.number(&client, &redrive).await > 0);
-            let held = "SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-                WHERE l.pid = pg_backend_pid() AND c.relnamespace = '{schema}'::regnamespace
-                  AND c.relname ~ '^message_' AND c.relkind = 'r' ORDER BY 1";
-            let rows = client.query(&scene.sql(held), &[]).await.unwrap();
-            let tables: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-            scene.run(&client, "COMMIT").await;
-            let own = match *name {
-                "shared" => "message_shared".to_owned(),
-                name => {
-                    let id = format!("SELECT topic_id::bigint FROM {{schema}}.topic WHERE name = '{name}'");
-                    format!("message_t{}", scene.number(&client, &id).await)
-                }
-            };
-            assert!(
-                !tables.is_empty() && tables.iter().all(|table| table.starts_with(&own)),
-                "{name}: {tables:?}"
-            );
-        }
-        scene.run(&open, "COMMIT").await;
-    }
     scene.drop().await;
 }
 

@@ -12,8 +12,8 @@ END $$;
 
 -- After how many milliseconds another claim may find something without a new publish; null if only a publish can change that in the
 -- next 30 seconds. Ranges that are due later are not searched for: the entries of leases that were settled long before their deadline are
--- there, one for each earlier claim if an old snapshot keeps them. Nobody waits longer than 30 seconds before claiming again, or
--- checking (claimable, listen).
+-- there, one for each earlier claim if an old snapshot keeps them. Every waiting process claims again, or checks
+-- (claimable, listen), within 30 seconds.
 CREATE OR REPLACE FUNCTION {schema}.recheck_ms(p_subscription_id integer, p_topic_id integer, p_due_since timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
