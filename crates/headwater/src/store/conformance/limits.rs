@@ -155,7 +155,9 @@ pub async fn a_group_at_its_limit_and_done_is_not_polled(case: &Case) {
         assert_eq!(claimed.leases.len(), 1);
         assert!(claimed.recheck_after.is_none_or(|after| after >= lease), "{claimed:?}");
         let nothing = scene.claimed_within("b", 10, limits).await;
-        assert_eq!((nothing.leases, nothing.recheck_after), (vec![], Some(lease)));
+        assert_eq!(nothing.leases, vec![]);
+        // An engine need not search for a time that far away.
+        assert!(nothing.recheck_after.is_none_or(|after| after == lease), "{:?}", nothing.recheck_after);
         ack_all(&scene, &claimed.leases).await;
         scene.publish(2).await;
     }
