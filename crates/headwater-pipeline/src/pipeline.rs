@@ -258,9 +258,7 @@ impl RunningPipeline {
     /// The store of the source's run, if a service has it open.
     async fn hold_run(&self) -> Option<InUse> {
         let run = self.source.as_ref().and_then(|(_, run)| run.borrow().clone())?;
-        let stores = self.shared.runs.stores();
-        stores.peek(&run.run_id)?;
-        stores.acquire(&run).await.ok()
+        self.shared.runs.stores().hold(&run.run_id).await
     }
 }
 

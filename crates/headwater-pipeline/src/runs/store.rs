@@ -85,6 +85,14 @@ impl RunStores {
         Ok(InUse(store))
     }
 
+    /// The store of a run, if a service of this process has it open.
+    pub(crate) async fn hold(&self, run_id: &str) -> Option<InUse> {
+        let mut open = self.open.lock().await;
+        let (store, users) = open.get_mut(run_id)?;
+        *users += 1;
+        Some(InUse(Arc::clone(store)))
+    }
+
     /// Ends a use; the last one closes the store.
     pub(crate) async fn release(&self, used: InUse) -> Result<()> {
         let is_last = matches!(self.open.lock().await.get(&used.0.run_id), Some((_, 1)));
