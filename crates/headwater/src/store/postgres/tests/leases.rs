@@ -52,8 +52,12 @@ fn ack_part(token: i64, offset: i64) -> String {
 
 /// Acks leases in the order of their tokens, which is not that of locks.
 fn ack_whole(tokens: &[i64]) -> String {
+    ack_whole_at(tokens, "NULL")
+}
+
+fn ack_whole_at(tokens: &[i64], now: &str) -> String {
     let (subscriptions, owners) = (vec![1; tokens.len()], vec!["o"; tokens.len()]);
-    format!("settle_all(ARRAY{tokens:?}, ARRAY{subscriptions:?}, '{{{}}}', false, NULL)", owners.join(","))
+    format!("settle_all(ARRAY{tokens:?}, ARRAY{subscriptions:?}, '{{{}}}', false, {now})", owners.join(","))
 }
 
 fn extend_both() -> String {
@@ -163,6 +167,27 @@ async fn an_ack_of_whole_leases_beside_a_settlement_of_parts_leaves_nothing() {
     gate.batch_execute("COMMIT").await.unwrap();
     assert_eq!(outcome("the ack", whole).await, ["(70,)", "(60,)", "(60,)"]);
     assert_eq!(left(&scene).await, []);
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
+
+/// The extension of A has not committed when the old deadlines pass: A is held once it commits, and B is lost.
+#[tokio::test]
+async fn an_ack_beside_an_extension_that_commits_late_finds_the_lease() {
+    let Some(scene) = Scene::new() else { return };
+    let store = two_leases(&scene, "o").await;
+    let extending = scene.client().await;
+    let extend =
+        format!("BEGIN; SELECT {{schema}}.extend_leases('{{{A}}}', '{{1}}', '{{o}}', 7200000, false, NULL)");
+    extending.batch_execute(&scene.sql(&extend)).await.unwrap();
+    let late = ack_whole_at(&[B, A], "clock_timestamp() + interval '90 minutes'");
+    let whole = session(&scene, &late).await;
+    until_waited_for(&scene, &extending).await;
+    extending.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(outcome("the ack", whole).await, ["(70,)"]);
+    assert_eq!(left(&scene).await, [(11, 15)]);
+    assert!(outcome("the ack again", session(&scene, &late).await).await.is_empty());
+    assert_eq!(left(&scene).await, [(11, 15)]);
     assert_eq!(store.doctor().await.unwrap(), []);
     scene.drop().await;
 }

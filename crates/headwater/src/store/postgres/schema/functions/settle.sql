@@ -22,6 +22,7 @@ END $$;
 --
 -- A DELETE locks its row: so this is lock_leases() and the deletion in one, with its argument for repeating the search. A settlement of parts of
 -- the same lease that commits meanwhile leaves rows that only a new search finds; reported as held, they would be handed out again.
+-- The search compares no deadline: that of a row which an extension is changing is known only once the row is locked.
 CREATE OR REPLACE FUNCTION {schema}.settle_all(
     p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_durable boolean, p_now {schema}.injected_time
 ) RETURNS TABLE (token bigint, freed_topic_id integer)
@@ -43,7 +44,7 @@ BEGIN
             SELECT l.token, l.first_offset, l.last_offset, w.subscription_id, w.owner
             FROM unnest(p_tokens, p_subscription_ids, p_owners) AS w (token, subscription_id, owner)
             CROSS JOIN LATERAL (SELECT x.* FROM {schema}.outstanding x WHERE x.token = w.token OFFSET 0) l
-            WHERE l.subscription_id = w.subscription_id AND l.owner = w.owner AND l.due_at > v_now
+            WHERE l.subscription_id = w.subscription_id AND l.owner = w.owner
               AND (v_last.token IS NULL OR (l.subscription_id, coalesce(l.lane, 0), l.first_offset)
                                            > (v_last.subscription_id, coalesce(v_last.lane, 0), v_last.first_offset))
             -- The order of locks (functions/locks.sql).
@@ -54,7 +55,20 @@ BEGIN
               AND (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset)
               AND (o.subscription_id = v_found.subscription_id AND o.owner = v_found.owner AND o.due_at > v_now) IS TRUE
             RETURNING o.* INTO r;
-            CONTINUE search WHEN NOT FOUND;
+            IF NOT FOUND THEN
+                -- The row was replaced, or its deadline has passed. The lock waits for an extension, which may have set a later one: then
+                -- a new statement sees that deadline, and deletes the row.
+                SELECT o.* INTO r FROM {schema}.outstanding o
+                WHERE o.token = v_found.token
+                  AND (o.token, o.first_offset) BETWEEN (v_found.token, v_found.first_offset) AND (v_found.token, v_found.first_offset)
+                FOR UPDATE;
+                CONTINUE search WHEN NOT FOUND
+                    OR (r.subscription_id = v_found.subscription_id AND r.owner = v_found.owner AND r.due_at > v_now) IS TRUE;
+                -- Lost, and so is what a settlement of parts left of it.
+                v_last := r;
+                CONTINUE search WHEN r.last_offset <> v_found.last_offset;
+                CONTINUE;
+            END IF;
             v_last := r;
             token := r.token;
             freed_topic_id := NULL;
