@@ -47,7 +47,7 @@ BEGIN
                                  -- In the views of operator_views.sql.
                                  'counts', 'watermark_of',
                                  'messages', 'move_clock', 'pause', 'progress_list', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
-                                 'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
+                                 'settle_all', 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'stored_among', 'subscribe', 'take_backfill',
                                  'take_over', 'track', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw',
                                  'process_add', 'process_cancel_timer', 'process_cancel_timers', 'process_change', 'process_change_all', 'process_find_by_business_key',
                                  'process_find_by_id', 'process_find_by_status', 'process_find_by_type_and_status', 'process_find_parked', 'process_forget',
@@ -58,7 +58,7 @@ BEGIN
                                  'advance_bridge', 'claim_if_new', 'fail_outbox', 'insert_all_if_absent', 'insert_if_absent', 'insert_returning_id', 'mark_failed', 'mark_published', 'park',
                                  'recover_stuck', 'redrive_parked', 'reschedule', 'sweep_batch', 'sweep_outbox'];
         WHEN 'reader' THEN
-            v_functions := ARRAY['as_text', 'backfills', 'counts', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'topic_contents',
+            v_functions := ARRAY['as_text', 'backfills', 'counts', 'jobs', 'last_older', 'last_taken', 'messages', 'progress_list', 'records', 'stored_among', 'topic_contents',
                                  'watermark_of', 'went_past', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_log'];
         WHEN 'operator' THEN
@@ -71,7 +71,7 @@ BEGIN
                                  'any_token', 'create_token', 'end_session', 'find_token', 'list_tokens', 'revoke_token', 'rotate_token', 'start_session',
                                  -- In the views of operator_views.sql.
                                  'counts', 'watermark_of',
-                                 'set_state', 'start_backfill', 'store_topic', 'subscribe', 'topic_contents', 'turn_backfill', 'went_past',
+                                 'set_state', 'start_backfill', 'store_topic', 'stored_among', 'subscribe', 'topic_contents', 'turn_backfill', 'went_past',
                                  'process_change', 'process_find_by_business_key', 'process_find_by_id', 'process_find_by_status',
                                  'process_find_by_type_and_status', 'process_find_parked', 'process_load', 'process_log', 'process_signal', 'process_update'];
         ELSE

@@ -26,13 +26,18 @@ ORDER BY e.buried_at, e.dead_letter_id LIMIT $12
 -- Purpose: how many dead letters of a selection a redrive would hand out, and how many have lost their message.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most (null for
 -- any): of those that would be handed out.
--- Index: dead_letter_subscription, message primary key.
-SELECT least(count(*) FILTER (WHERE m.there), $8::bigint) AS redriven, count(*) FILTER (WHERE NOT m.there) AS gone
-FROM {schema}.dead_letter d
-CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset)) AS there) m
-WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
-  AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
-  AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
+-- Index: dead_letter_subscription, message primary key. The log is searched by a function that is planned each time, a thousand
+-- offsets at once: a cached plan on the log locks every partition of every topic.
+WITH selected AS MATERIALIZED (
+    SELECT d.topic_id, d.message_offset, dense_rank() OVER (ORDER BY d.message_offset) / 1000 AS chunk FROM {schema}.dead_letter d
+    WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
+      AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
+      AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
+), stored AS MATERIALIZED (
+    SELECT unnest({schema}.stored_among(min(s.topic_id), array_agg(s.message_offset))) AS message_offset FROM selected s GROUP BY s.chunk
+)
+SELECT least(count(m.message_offset), $8::bigint) AS redriven, count(*) - count(m.message_offset) AS gone
+FROM selected s LEFT JOIN stored m ON m.message_offset = s.message_offset
 
 -- name: list
 -- Purpose: the dead letters of a selection, oldest first.
@@ -51,14 +56,20 @@ ORDER BY buried_at, message_offset, dead_letter_id LIMIT $8
 -- of their payload, which is read without the payload. What is buried after the first page was read is not part of it.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), the last
 -- letter of the page before (time, offset, id; null at first), when the first page was read (null at first), at most.
--- Index: dead_letter_subscription, message primary key.
-SELECT d.dead_letter_id, d.message_offset, d.message_id, d.key, d.buried_at,
-       EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset)) AS there,
-       coalesce($11::timestamptz, statement_timestamp()) AS started, pg_column_size(d.payload) AS bytes
-FROM {schema}.dead_letter d
-WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
-  AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
-  AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
-  AND ($8::timestamptz IS NULL OR (d.buried_at, d.message_offset, d.dead_letter_id) > ($8, $9::bigint, $10::uuid))
-  AND d.buried_at <= coalesce($11::timestamptz, statement_timestamp())
-ORDER BY d.buried_at, d.message_offset, d.dead_letter_id LIMIT $12
+-- Index: dead_letter_subscription, message primary key. The log is searched as by "count".
+WITH page AS MATERIALIZED (
+    SELECT d.topic_id, d.dead_letter_id, d.message_offset, d.message_id, d.key, d.buried_at, pg_column_size(d.payload) AS bytes
+    FROM {schema}.dead_letter d
+    WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)
+      AND ($4::text IS NULL OR d.message_type = $4) AND ($5::text IS NULL OR strpos(d.error, $5) > 0)
+      AND ($6::timestamptz IS NULL OR d.buried_at >= $6) AND ($7::timestamptz IS NULL OR d.buried_at < $7)
+      AND ($8::timestamptz IS NULL OR (d.buried_at, d.message_offset, d.dead_letter_id) > ($8, $9::bigint, $10::uuid))
+      AND d.buried_at <= coalesce($11::timestamptz, statement_timestamp())
+    ORDER BY d.buried_at, d.message_offset, d.dead_letter_id LIMIT $12
+), stored AS MATERIALIZED (
+    SELECT unnest({schema}.stored_among(min(p.topic_id), array_agg(p.message_offset))) AS message_offset FROM page p
+)
+SELECT p.dead_letter_id, p.message_offset, p.message_id, p.key, p.buried_at, m.message_offset IS NOT NULL AS there,
+       coalesce($11::timestamptz, statement_timestamp()) AS started, p.bytes
+FROM page p LEFT JOIN stored m ON m.message_offset = p.message_offset
+ORDER BY p.buried_at, p.message_offset, p.dead_letter_id

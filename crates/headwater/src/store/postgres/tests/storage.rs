@@ -1,5 +1,6 @@
 //! Dedicated tables of a topic: created and changed beside transactions that hold locks of the log, and locked only for their topic.
 
+use super::super::statements::sql;
 use super::races::{in_time, until_true};
 use super::*;
 use crate::topic::{Partition, Storage};
@@ -96,9 +97,24 @@ async fn the_callers_lock_timeout_is_left_alone() {
     scene.drop().await;
 }
 
+/// Runs what redrives and purges of dead letters, and purges of a topic, run on the log. After five runs their plans are cached.
+async fn select_and_purge(scene: &Scene, client: &Client, topic: &str) {
+    let group = format!(
+        "SELECT min(subscription_id)::bigint FROM {{schema}}.subscription WHERE topic_id = {{schema}}.topic_id_of('{topic}')"
+    );
+    let group = scene.number(client, &group).await;
+    let any = "NULL, NULL, NULL, NULL, NULL, NULL";
+    let text = format!(
+        "EXECUTE letters ({group}, {any}, NULL); EXECUTE page ({group}, {any}, NULL, NULL, NULL, NULL, 10);
+         SELECT {{schema}}.delete_stored(t, 1, 1), {{schema}}.lowest_stored(t, '{{[1,9)}}', 1, 2)
+         FROM {{schema}}.topic_id_of('{topic}') t"
+    );
+    client.simple_query(&scene.sql(&text)).await.unwrap();
+}
+
 /// A cached plan locks all partitions before pruning any: with hundreds of tables that fills the server's lock table.
 #[tokio::test]
-async fn heads_starts_and_burials_lock_no_table_of_another_topic() {
+async fn heads_starts_burials_and_removals_lock_no_table_of_another_topic() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let dedicated = |partition| TopicSettings {
@@ -113,6 +129,9 @@ async fn heads_starts_and_burials_lock_no_table_of_another_topic() {
         store.create_topic(&TopicName::new(name).unwrap(), settings).await.unwrap();
     }
     let (open, client) = (scene.client().await, scene.client().await);
+    for (name, statement) in [("letters", sql!(dead_letter.count)), ("page", sql!(dead_letter.page))] {
+        scene.run(&client, &format!("PREPARE {name} AS {statement}")).await;
+    }
     for (name, _) in &kinds[..3] {
         // With a gap, so that the gap is searched too.
         scene.run(&open, &format!("BEGIN; SELECT {{schema}}.publish('{name}', '1')")).await;
@@ -135,6 +154,7 @@ async fn heads_starts_and_burials_lock_no_table_of_another_topic() {
                  CROSS JOIN LATERAL {{schema}}.redrive(d.subscription_id, d.ids, d.lanes, 0, 0, false, 'tester', NULL) r"
             );
             assert!(scene.number(&client, &redrive).await > 0);
+            select_and_purge(&scene, &client, name).await;
             let held = "SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
                 WHERE l.pid = pg_backend_pid() AND c.relnamespace = '{schema}'::regnamespace
                   AND c.relname ~ '^message_' AND c.relkind = 'r' ORDER BY 1";

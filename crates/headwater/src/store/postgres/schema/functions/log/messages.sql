@@ -230,26 +230,30 @@ BEGIN
 END $$;
 
 -- The lowest stored offsets of a set from an offset on, as many as a step removes: at most p_max, and their payloads are within the
--- budget (removal_bytes), except the last. Empty if there are none.
+-- budget (removal_bytes), except the last. Empty if there are none. Planned each time: see above.
 CREATE OR REPLACE FUNCTION {schema}.lowest_stored(p_topic_id integer, p_offsets int8multirange, p_from bigint, p_max integer) RETURNS int8multirange
-LANGUAGE sql STABLE AS $$
-    SELECT coalesce(range_agg(int8range(q.message_offset, q.message_offset, '[]')), '{}')
-    FROM (SELECT p.message_offset,
-                 sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
-          FROM (SELECT m.message_offset, pg_column_size(m.payload) AS bytes FROM {schema}.message m
-                WHERE m.topic_id = p_topic_id AND m.message_offset >= p_from AND m.message_offset < upper(p_offsets)
-                  AND p_offsets @> m.message_offset
-                ORDER BY m.message_offset LIMIT p_max) p) q
-    WHERE q.bytes_before < {schema}.removal_bytes()
-$$;
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_lowest int8multirange;
+BEGIN
+    EXECUTE 'SELECT coalesce(range_agg(int8range(q.message_offset, q.message_offset, ''[]'')), ''{}'')
+             FROM (SELECT p.message_offset,
+                          sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
+                   FROM (SELECT m.message_offset, pg_column_size(m.payload) AS bytes FROM {schema}.message m
+                         WHERE m.topic_id = $1 AND m.message_offset >= $3 AND m.message_offset < $5 AND $2 @> m.message_offset
+                         ORDER BY m.message_offset LIMIT $4) p) q
+             WHERE q.bytes_before < {schema}.removal_bytes()'
+    INTO v_lowest USING p_topic_id, p_offsets, p_from, p_max, upper(p_offsets);
+    RETURN v_lowest;
+END $$;
 
--- Deletes the messages of a closed range, in whatever table they are; returns how many.
+-- Deletes the messages of a closed range, in whatever table they are; returns how many. Planned each time: see above.
 CREATE OR REPLACE FUNCTION {schema}.delete_stored(p_topic_id integer, p_first bigint, p_last bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
 BEGIN
-    DELETE FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last;
+    EXECUTE 'DELETE FROM {schema}.message m WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3' USING p_topic_id, p_first, p_last;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END $$;
