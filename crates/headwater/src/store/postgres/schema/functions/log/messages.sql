@@ -377,13 +377,15 @@ BEGIN
     INTO seen, seen_last, seen_at, kept, v_kept, v_bytes
     USING p_topic.topic_id, p_from, until, r.aged_since, p_topic_range.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
           r.done_until, r.aged, r.read, r.fit;
-    -- A running sum only where it matters: for small messages it would take as long as all the rest of this.
+    -- A running sum only where it matters: for small messages it would take as long as all the rest of this. Messages that stay take
+    -- nothing of the budget: a step would remove nothing where many of them come first.
     IF v_bytes > {schema}.removal_bytes() THEN
         EXECUTE format('SELECT count(*)
             FROM (SELECT sum(p.bytes) OVER (ORDER BY p.message_offset ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before
-                  FROM (SELECT m.message_offset, pg_column_size(m.payload) AS bytes FROM {schema}.%I m
+                  FROM (SELECT m.message_offset, CASE WHEN $5 @> m.message_offset THEN 0 ELSE pg_column_size(m.payload) END AS bytes
+                        FROM {schema}.%I m
                         WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT $3) p) q
-            WHERE q.bytes_before < $4', v_table) INTO v_fit USING p_topic.topic_id, p_from, seen, {schema}.removal_bytes();
+            WHERE q.bytes_before < $4', v_table) INTO v_fit USING p_topic.topic_id, p_from, seen, {schema}.removal_bytes(), v_kept;
         IF v_fit < seen THEN
             SELECT c.* INTO seen, seen_last, seen_at, page_full, gone, kept, until
             FROM {schema}.candidates(p_topic, p_topic_range, r, p_from, v_fit) c;
