@@ -1,6 +1,6 @@
 //! What exists under a namespace's name: nothing, a schema of Headwater or of another application, and who else has rights there.
 
-use deadpool_postgres::GenericClient;
+use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::Row;
 
 use super::super::connect::Connections;
@@ -52,17 +52,31 @@ pub(super) const FIND: &str = "SELECT n.oid IS NOT NULL AS there,
      WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid AND o.refobjid <> n.nspowner LIMIT 1) AS other
     FROM (SELECT 1) one LEFT JOIN pg_namespace n ON n.nspname = $1";
 
+/// The stored version. By name in JSON: a table of before the first release has no such column.
+const INSTALLED: &str = "SELECT v.tables, to_jsonb(v) ->> 'definition' AS definition, v.code, v.program FROM {schema}.schema_version v";
+
 pub(super) async fn find(connections: &Connections, namespace: &Namespace) -> Result<Found> {
-    let client = connections.get().await?;
-    let translate = |error| fault::translate("reading the schema's version", error);
-    let row = client.query_one(FIND, &[&namespace.as_str()]).await.map_err(translate)?;
+    let mut client = connections.get().await?;
+    let transaction = without_others(&mut client).await?;
+    let row = transaction.query_one(FIND, &[&namespace.as_str()]).await.map_err(unread)?;
+    transaction.rollback().await.map_err(unread)?;
     // Again, because the schema may have been created since the session was prepared.
-    connections.hosts().check_namespace(&client).await.map_err(translate)?;
+    connections.hosts().check_namespace(&client).await.map_err(unread)?;
     Ok(if stored(&row, "ours")? {
         if !stored(&row, "readable")? {
             return Err(forged(namespace, stored(&row, "owner")?));
         }
-        Found::Installed(installed(&client, namespace).await?)
+        let transaction = without_others(&mut client).await?;
+        let read = installed(&transaction, namespace).await;
+        transaction.rollback().await.map_err(unread)?;
+        match read {
+            Ok(installed) => Found::Installed(installed),
+            Err(error) => {
+                return Err(
+                    rights::explain(&client, namespace, &in_namespace(INSTALLED, namespace), error).await
+                );
+            }
+        }
     } else if stored(&row, "unreleased")? {
         Found::Unreleased
     } else if stored(&row, "there")? && stored(&row, "used")? {
@@ -72,17 +86,20 @@ pub(super) async fn find(connections: &Connections, namespace: &Namespace) -> Re
     })
 }
 
-pub(super) async fn installed(client: &impl GenericClient, namespace: &Namespace) -> Result<Installed> {
-    // By name in JSON: a table of before the first release has no such column.
-    let sql = "SELECT v.tables, to_jsonb(v) ->> 'definition' AS definition, v.code, v.program FROM {schema}.schema_version v";
-    let sql = in_namespace(sql, namespace);
-    let row = match client.query_one(&sql, &[]).await {
-        Ok(row) => row,
-        Err(error) => {
-            let error = fault::translate("reading the schema's version", error);
-            return Err(rights::explain(client, namespace, &sql, error).await);
-        }
-    };
+/// A transaction in which no operator or function of another schema takes part: the session's `search_path` may name a schema of
+/// another role, whose operators could fit these statements better than PostgreSQL's.
+async fn without_others(client: &mut Object) -> Result<Transaction<'_>> {
+    let transaction = client.transaction().await.map_err(unread)?;
+    transaction.batch_execute("SET LOCAL search_path = pg_catalog, pg_temp").await.map_err(unread)?;
+    Ok(transaction)
+}
+
+fn unread(error: tokio_postgres::Error) -> Error {
+    fault::translate("reading the schema's version", error)
+}
+
+pub(super) async fn installed(transaction: &Transaction<'_>, namespace: &Namespace) -> Result<Installed> {
+    let row = transaction.query_one(&in_namespace(INSTALLED, namespace), &[]).await.map_err(unread)?;
     Ok(Installed {
         tables: stored(&row, "tables")?,
         definition: stored(&row, "definition")?,

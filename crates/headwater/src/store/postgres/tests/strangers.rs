@@ -120,3 +120,31 @@ async fn a_whole_namespace_of_a_stranger_is_not_used_by_a_superuser() {
     assert!(made.to_string().contains("log in as"), "{made}");
     run(&scene, &client, "DROP OWNED BY {name}_mallory; DROP ROLE {name}_mallory").await;
 }
+
+/// A session whose `search_path` names a schema of the stranger, whose operator fits a comparison of the check exactly.
+#[tokio::test]
+async fn the_check_of_the_owner_runs_no_operator_of_a_stranger() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    run(&scene, &client, &STRANGER.replace("{schema}", "{name}_open")).await;
+    let operator = format!(
+        "CREATE FUNCTION {{name}}_open.fits(a oid, b regclass) RETURNS boolean LANGUAGE plpgsql AS $$
+         BEGIN {ACTS}; RETURN a OPERATOR(pg_catalog.=) b::oid; END $$;
+         CREATE OPERATOR {{name}}_open.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = {{name}}_open.fits);
+         GRANT USAGE ON SCHEMA {{name}}_open TO PUBLIC"
+    );
+    run_as_stranger(&scene, &client, &operator).await;
+    let url = format!("{}?options=-c%20search_path%3D{}", scene.url, scene.sql("{name}_open"));
+    let options = OpenOptions::default();
+    let store = PostgresStore::open(&url, scene.namespace.clone(), options.clone()).await.unwrap();
+    subscribed(&store).await;
+    store.close().await.unwrap();
+    let version = super::super::version(&url, &scene.namespace, &options).await.unwrap().expect("a schema");
+    assert!(version.is_current, "{version:?}");
+    let acted = "SELECT rolsuper FROM pg_roles WHERE rolname = '{name}_mallory'";
+    let acted: bool = client.query_one(&scene.sql(acted), &[]).await.unwrap().get(0);
+    assert!(!acted, "an operator of the stranger ran with the rights of a superuser");
+    run(&scene, &client, "SET client_min_messages = warning; DROP SCHEMA {name}_open CASCADE").await;
+    run(&scene, &client, "DROP OWNED BY {name}_mallory; DROP ROLE {name}_mallory").await;
+    scene.drop().await;
+}
