@@ -292,19 +292,23 @@ CREATE OR REPLACE FUNCTION {schema}.forget_published(
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_rows tid[];
+    v_ids bigint[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     WITH page AS (
-        SELECT e.ctid AS row, e.published_at, e.id, pg_column_size(e.payload) AS bytes FROM {schema}.outbox_entry e
+        SELECT e.published_at, e.id, pg_column_size(e.payload) AS bytes FROM {schema}.outbox_entry e
         WHERE e.status = 'PUBLISHED' AND e.published_at <= {schema}.before(coalesce(p_now, clock_timestamp()), p_retention_ms)
-        ORDER BY e.published_at LIMIT p_max FOR UPDATE SKIP LOCKED
+        ORDER BY e.published_at LIMIT p_max
     ), summed AS (
-        SELECT p.row, sum(p.bytes) OVER (ORDER BY p.published_at, p.id ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before FROM page p
+        SELECT p.id, sum(p.bytes) OVER (ORDER BY p.published_at, p.id ROWS UNBOUNDED PRECEDING) - p.bytes AS bytes_before FROM page p
     )
-    SELECT array_agg(s.row) FILTER (WHERE s.bytes_before < {schema}.removal_bytes()),
+    SELECT array_agg(s.id) FILTER (WHERE s.bytes_before < {schema}.removal_bytes()),
            count(*) = p_max OR coalesce(max(s.bytes_before) >= {schema}.removal_bytes(), false)
-    INTO v_rows, more FROM summed s;
-    DELETE FROM {schema}.outbox_entry o WHERE o.ctid = ANY (v_rows);
+    INTO v_ids, more FROM summed s;
+    -- Only entries that are removed are locked. Their status is compared again: an operator may have requeued one meanwhile.
+    DELETE FROM {schema}.outbox_entry o
+    WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM {schema}.outbox_entry e WHERE e.id = ANY (v_ids) AND e.status = 'PUBLISHED'
+                              ORDER BY e.id FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS forgotten = ROW_COUNT;
+    more := more AND forgotten > 0;
 END $$;
