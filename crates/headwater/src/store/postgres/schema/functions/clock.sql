@@ -35,7 +35,8 @@ $$;
 -- heartbeat, and all find at the same moment that the stored time is old. The result is false, because the other one may be moving
 -- deadlines; the caller reads the clock again.
 --
--- Any consumer may call this, so the step is refused, and the result is false, unless the stored times explain it. p_read was read
+-- Any consumer may call this, so the step is refused, and the result is false, unless the stored times explain it: no single call moves
+-- deadlines far, though many calls of a role that sends wrong times can. Such a role can settle every lease anyway. p_read was read
 -- before, so it is not in the future. The rest follows from p_read - (stored time) = p_step_ms + the time that passed since the stored
 -- time was read:
 -- - A step forward is at most p_read - (stored time), because the time that passed is not negative. More would postpone every retry,
