@@ -13,7 +13,7 @@ use super::{DeadLetterSelection, GroupDeadLetters, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     DEAD_LETTER_IDS_MAX, DEAD_LETTERS_PER_STEP, FAILED_STATUS_BYTES_MAX, PARKED_BY_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
+    PAYLOAD_BYTES_MAX, STEP_BYTES_MAX,
 };
 #[cfg(feature = "sqlite")]
 use crate::message::NewMessage;
@@ -356,7 +356,7 @@ impl DeadLetters {
         for ids in steps(ids)? {
             let mut of_groups: BTreeMap<SubscriptionId, Vec<Uuid>> = BTreeMap::new();
             let mut others = Vec::new();
-            for found in self.list(u32::MAX, |all| all.ids(ids.iter().copied())).await? {
+            for found in self.list(u32::MAX, |all| all.ids(ids.iter().copied()).without_payloads()).await? {
                 match found.source {
                     DeadLetterSource::Subscription { subscription_id, .. } => {
                         of_groups.entry(subscription_id).or_default().push(found.dead_letter_id);
@@ -384,13 +384,34 @@ impl DeadLetters {
     }
 
     /// Deletes dead letters of any source permanently, that of a parked entry of the outbox with the entry; returns how many there
-    /// were.
+    /// were. In transactions of at most 16 MiB of payloads, or of one that alone is larger, each with its audit entry.
     pub async fn delete(&self, ids: &[Uuid]) -> Result<u64> {
         let mut deleted = 0;
         for ids in steps(ids)? {
-            deleted += self.act(Verb::DeadLetterDelete, ids).await?;
+            for page in self.pages(ids).await? {
+                deleted += self.act(Verb::DeadLetterDelete, &page).await?;
+            }
         }
         Ok(deleted)
+    }
+
+    /// Those of the ids that exist, in pages of at most [`STEP_BYTES_MAX`] of payloads, or of one that alone is larger. A payload may
+    /// have any size, so a number of ids does not bound a transaction.
+    async fn pages(&self, ids: &[Uuid]) -> Result<Vec<Vec<Uuid>>> {
+        let these = AnyDeadLetterSelection::default().ids(ids.iter().copied()).without_payloads();
+        let (mut pages, mut bytes) = (Vec::<Vec<Uuid>>::new(), 0_u64);
+        for row in self.repository.run(Verb::DeadLetterAll, these.params(u32::MAX)?).await? {
+            let (id, size): (Uuid, u64) = (row.get("dead_letter_id")?, row.get("payload_bytes")?);
+            bytes = bytes.saturating_add(size);
+            match pages.last_mut() {
+                Some(page) if bytes <= STEP_BYTES_MAX => page.push(id),
+                _ => {
+                    pages.push(vec![id]);
+                    bytes = size;
+                }
+            }
+        }
+        Ok(pages)
     }
 
     async fn act(&self, verb: Verb, ids: &[Uuid]) -> Result<u64> {

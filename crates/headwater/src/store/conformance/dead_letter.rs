@@ -11,7 +11,7 @@ use crate::dead_letter::{
     AnyDeadLetter, AnyDeadLetterSelection, DeadLetterSource, DeadLetters, ParkedCommand, Redriven,
 };
 use crate::error::ErrorKind;
-use crate::limits::{ERROR_TEXT_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::limits::{ERROR_TEXT_BYTES_MAX, PAYLOAD_BYTES_MAX, STEP_BYTES_MAX};
 use crate::outbox::{Outbox, OutboxStatus};
 use crate::topic::TopicSettings;
 use crate::transaction::Transaction;
@@ -211,6 +211,23 @@ pub async fn a_deleted_dead_letter_takes_its_entry_with_it(case: &Case) {
     assert_eq!(outbox.show(ids[0]).await.unwrap(), None);
     assert_eq!(show(&outbox, ids[1]).await.status, OutboxStatus::Parked);
     assert_eq!(only(&dead_letters).await.command_id, ids[1].to_string());
+}
+
+/// Payloads may be large: a transaction deletes so many bytes, and has an audit entry of its own.
+pub async fn dead_letters_are_deleted_by_bytes(case: &Case) {
+    let store = case.open().await;
+    let dead_letters = DeadLetters::new(&store);
+    let payload = vec![7_u8; usize::try_from(STEP_BYTES_MAX / 2).unwrap()];
+    let mut ids = Vec::new();
+    for n in 1..=5 {
+        let command = ParkedCommand::new(n, "Pay", payload.clone(), "worker");
+        ids.push(dead_letters.park(&command).await.unwrap());
+    }
+    assert_eq!(dead_letters.delete(&ids).await.unwrap(), 5);
+    let audit = store.audit(10).await.unwrap();
+    let deletions = audit.iter().filter(|entry| entry.act == "delete_dead_letters").count();
+    assert_eq!(deletions, 3, "of two, two and one");
+    assert_eq!(dead_letters.list(10, |all| all).await.unwrap(), []);
 }
 
 /// What is parked or redriven in a transaction exists with it or never.

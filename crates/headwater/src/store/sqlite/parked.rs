@@ -109,9 +109,9 @@ fn redrive(work: &mut Work<'_>, ids: &[Uuid], actor: &str) -> Attempt<Vec<Row>> 
 fn delete(work: &mut Work<'_>, ids: &[Uuid], actor: &str) -> Attempt<Vec<Row>> {
     let mut deleted = Vec::new();
     for id in ids {
-        let Some(parked) = Parked::find(work, *id)? else { continue };
-        remove(work, parked.key)?;
-        if let Some(entry) = parked.outbox_id {
+        let Some((key, entry)) = keys(work, *id)? else { continue };
+        remove(work, key)?;
+        if let Some(entry) = entry {
             work.connection.prepare_cached(sql!(outbox.drop_parked))?.execute([entry])?;
         }
         deleted.push(Value::from(*id));
@@ -119,6 +119,14 @@ fn delete(work: &mut Work<'_>, ids: &[Uuid], actor: &str) -> Attempt<Vec<Row>> {
     let detail = serde_json::json!({ "deleted": deleted.len() });
     audit::note(work, actor, "delete_dead_letters", None, None, &detail)?;
     Ok(rows("dead_letter_id", deleted))
+}
+
+/// The key of a dead letter and the id of its entry of the outbox. Without the payload, which may be large.
+fn keys(work: &Work<'_>, id: Uuid) -> Attempt<Option<(i64, Option<i64>)>> {
+    let mut statement = work.connection.prepare_cached(sql!(dead_letter.keys))?;
+    let found =
+        statement.query_row([id.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?))).optional();
+    Ok(found?)
 }
 
 fn remove(work: &Work<'_>, key: i64) -> Attempt<()> {

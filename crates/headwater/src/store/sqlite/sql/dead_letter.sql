@@ -30,10 +30,18 @@ ORDER BY dead.dead_letter_key
 LIMIT $12
 
 -- name: find
--- Purpose:    What a redrive or a removal needs of a dead letter.
+-- Purpose:    What a redrive needs of a dead letter.
 -- Parameters: ?1 dead_letter_id
 -- Index:      the unique index of dead_letter_id
 SELECT dead_letter_key, source, outbox_id, command_id, topic, key, type, payload, content_type, headers, correlation_id
+FROM headwater_dead_letter
+WHERE dead_letter_id = ?1
+
+-- name: keys
+-- Purpose:    What a removal needs of a dead letter.
+-- Parameters: ?1 dead_letter_id
+-- Index:      the unique index of dead_letter_id
+SELECT dead_letter_key, outbox_id
 FROM headwater_dead_letter
 WHERE dead_letter_id = ?1
 
