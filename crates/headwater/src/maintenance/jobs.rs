@@ -21,7 +21,8 @@ use crate::observe::metrics::{JobMetrics, SurveyMetrics};
 use crate::store::{self, Maintained};
 use crate::topic::{TopicId, TopicStatus};
 
-/// A round of heads with this many rows may have left some: its statements are bounded.
+/// A round of heads with this many rows may have left some: its statements are bounded. One that promotes large messages ends
+/// with fewer, and says whether there are more.
 const HEADS_FULL: u64 = 1_000;
 
 /// Runs the jobs in this process.
@@ -137,11 +138,11 @@ impl Worker {
 
     async fn heads(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
         loop {
-            let Maintained { promoted, late, gaps_closed, dedup_forgotten } =
+            let Maintained { promoted, late, gaps_closed, dedup_forgotten, more } =
                 self.store.advance_heads().await?;
             let rows = promoted + late + gaps_closed + dedup_forgotten;
             tally.rows += rows;
-            if rows < HEADS_FULL {
+            if rows < HEADS_FULL && !more {
                 return Ok(());
             }
             if !bounds.hold() {

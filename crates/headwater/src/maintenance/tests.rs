@@ -52,6 +52,8 @@ pub(crate) struct Fake {
     topics: Mutex<Vec<TopicStatus>>,
     /// Steps that cleanup still has to do, per topic.
     to_clean: Mutex<HashMap<TopicId, u64>>,
+    /// Rounds of heads until no message that is due is left.
+    rounds: Mutex<u64>,
     backfills: Mutex<Vec<Backfill>>,
     elected: Mutex<Option<(Owner, Instant)>>,
     /// Verbs that fail.
@@ -136,7 +138,10 @@ pub(crate) fn backfill(group: &str, total: u64, rate_max: u32) -> Backfill {
 #[async_trait]
 impl store::Maintenance for Fake {
     async fn advance_heads(&self) -> Result<Maintained> {
-        self.note("advance_heads").map(|()| Maintained::default())
+        self.note("advance_heads")?;
+        let mut rounds = self.rounds.lock().unwrap();
+        *rounds = rounds.saturating_sub(1);
+        Ok(Maintained { more: *rounds > 0, ..Maintained::default() })
     }
 
     async fn topics(&self) -> Result<Vec<TopicStatus>> {
@@ -400,6 +405,16 @@ async fn topics_that_are_slow_to_read_hold_up_no_job() {
     assert!(longest <= Duration::from_secs(8), "{longest:?}");
     assert!(fake.count("topics") <= 30, "{}", fake.count("topics"));
     maintaining.stop().await;
+}
+
+/// A round that promotes large messages has few rows.
+#[tokio::test(start_paused = true)]
+async fn heads_continue_until_no_message_that_is_due_is_left() {
+    let fake = fake(vec![]);
+    *fake.rounds.lock().unwrap() = 5;
+    let run = maintenance(&fake).run_once(&[Job::Heads]).await.unwrap().remove(0);
+    assert_eq!((run.rows, run.backlog, run.error), (0, 0, None));
+    assert_eq!(fake.count("advance_heads"), 5);
 }
 
 #[tokio::test(start_paused = true)]

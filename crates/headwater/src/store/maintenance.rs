@@ -144,6 +144,8 @@ pub struct Maintained {
     pub gaps_closed: u64,
     /// Dedup keys deleted.
     pub dedup_forgotten: u64,
+    /// Whether messages were promoted and some that are due are left: a round is bounded in bytes too.
+    pub more: bool,
 }
 
 /// The result of dead detection.

@@ -2,7 +2,7 @@
 
 use super::PostgresStore;
 use super::clock::{self, On};
-use super::time::count;
+use super::time::{count, stored};
 use super::vacuum::vacuum;
 use crate::error::Result;
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
@@ -33,6 +33,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         late,
         gaps_closed,
         dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
+        more: stored(&rest[0], "more")?,
     };
     // Small tables in which every batch replaces rows: claims are fast as long as the tables stay small.
     vacuum(store, &["outstanding", "cursor", "head", "gap"], 10_000).await;

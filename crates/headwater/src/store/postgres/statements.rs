@@ -342,7 +342,7 @@ statements! {
     maintenance_advance: maintenance.advance,
     maintenance_behind: maintenance.new_messages,
     // Messages to promote at most, injected time.
-    maintenance_round: "SELECT promoted, dedup_forgotten FROM {schema}.maintain($1, $2::timestamptz)",
+    maintenance_round: "SELECT promoted, dedup_forgotten, more FROM {schema}.maintain($1, $2::timestamptz)",
     detect: "SELECT kind, topic, group_name FROM {schema}.detect_dead($1::timestamptz)",
     clean_clock: "SELECT {schema}.elapse($1::timestamptz) AS elapsed_ms",
     // Topic id, messages at most, injected time.

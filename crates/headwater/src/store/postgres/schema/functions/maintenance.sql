@@ -8,9 +8,10 @@ CREATE OR REPLACE FUNCTION {schema}.removal_bytes() RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT 67108864::bigint $$;
 
 -- One round of maintenance over all topics, after their heads were advanced: promotes scheduled messages, deletes expired dedup
--- keys and flags. Separate from "advance", so that no head stays locked while this waits for other locks.
+-- keys and flags. Separate from "advance", so that no head stays locked while this waits for other locks. "more" is whether messages
+-- were promoted and some that are due are left; those that another transaction is moving are not waited for.
 CREATE OR REPLACE FUNCTION {schema}.maintain(
-    p_promote_max integer, p_now {schema}.injected_time, OUT promoted bigint, OUT dedup_forgotten bigint
+    p_promote_max integer, p_now {schema}.injected_time, OUT promoted bigint, OUT dedup_forgotten bigint, OUT more boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -27,6 +28,8 @@ BEGIN
         SELECT promoted + p.messages, v_bytes - p.bytes INTO promoted, v_bytes
         FROM {schema}.promote(v_topic, p_promote_max, v_bytes, v_now) p;
     END LOOP;
+    more := promoted > 0 AND EXISTS (SELECT FROM {schema}.schedule s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+                                     WHERE s.deliver_at <= v_now);
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now LIMIT 10000 FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dedup_forgotten = ROW_COUNT;

@@ -77,17 +77,20 @@ async fn maintenance_promotes_by_bytes_and_the_most_overdue_topic_first() {
     let left = |topic: TopicId| {
         scene.number(&format!("SELECT count(*) FROM headwater_schedule WHERE topic_id = {}", topic.0))
     };
-    let mut rounds = Vec::new();
+    let (mut rounds, mut more) = (Vec::new(), Vec::new());
     while left(other) > Some(0) {
         assert_eq!(left(scene.topic), Some(40), "its messages are due later");
-        rounds.push(scene.store.advance_heads().await.unwrap().promoted);
+        let done = scene.store.advance_heads().await.unwrap();
+        rounds.push(done.promoted);
+        more.push(done.more);
     }
     // The last of one topic leave room for none of the other: the first of it is too large.
     assert_eq!(rounds, STEPS.map(i64::unsigned_abs));
     let rounds = removed_by(&scene, "schedule", async || {
-        scene.store.advance_heads().await.unwrap();
+        more.push(scene.store.advance_heads().await.unwrap().more);
     });
     assert_eq!(rounds.await, STEPS);
+    assert_eq!(more, [true, true, true, true, true, true, true, false]);
     scene.assert_sound().await;
 }
 
