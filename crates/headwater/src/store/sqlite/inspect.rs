@@ -68,7 +68,7 @@ impl SqliteStore {
         };
         let resolved = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
         let (first, still) = connect(&location, &resolved)?;
-        migrate::check_current(&first, &location.name)?;
+        migrate::check_readable(&first, &location.name)?;
         // The files of a read-only store may be missing: none is compared.
         let trust = Trust::of(&first, &Location { path: None, name: location.name.clone() })?;
         let mut connections = vec![first];

@@ -91,15 +91,29 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     Ok(Some(found.version))
 }
 
-/// Refuses a file whose tables have another version: for callers that read it without migrating it.
-pub(super) fn check_current(connection: &Connection, location: &str) -> Result<()> {
+/// Refuses to read without migrating a file whose tables have another version, or whose views are those of an older program: reads
+/// name columns that these may lack. Views of a newer program serve an older one.
+pub(super) fn check_readable(connection: &Connection, location: &str) -> Result<()> {
+    let found = current(connection, location)?;
+    if SCHEMA.is_current(&found) {
+        return Ok(());
+    }
+    let text = format!(
+        "views of program version {} are older than this program's ({}), open the store once for writing: {location}",
+        found.program, SCHEMA.program
+    );
+    Err(Error::new(ErrorKind::SchemaOutdated, text))
+}
+
+/// The schema of a file; refused if its tables have another version.
+fn current(connection: &Connection, location: &str) -> Result<Found> {
     let Some(found) = Found::read(connection, location)? else {
         let text = format!("the store cannot be read: {location}: it has no tables of Headwater");
         return Err(Error::new(ErrorKind::NotAStore, text));
     };
     SCHEMA.check_tables(&found, location)?;
     if found.version == newest() {
-        return Ok(());
+        return Ok(found);
     }
     let text = format!(
         "schema version {} is older than this program's {}, open the store once for writing: {location}",
@@ -114,7 +128,7 @@ pub(super) fn check_written(connection: &Connection, location: &str) -> Attempt<
     const VERSION: &str = "SELECT CAST(value AS INTEGER) FROM headwater_meta WHERE key = 'schema'";
     let found: Option<i64> =
         connection.prepare_cached(VERSION)?.query_row([], |row| row.get(0)).optional()?;
-    if found == Some(newest()) { Ok(()) } else { Ok(check_current(connection, location)?) }
+    if found == Some(newest()) { Ok(()) } else { Ok(current(connection, location).map(drop)?) }
 }
 
 /// Refuses, before anything is touched, a file that [`migrate`] would refuse.

@@ -199,6 +199,27 @@ async fn code_of_an_older_program_is_replaced_once_and_an_applications_own_stays
     assert_eq!(rows(&own, changes), before, "what is current is not created again");
 }
 
+/// A read may name a column that the views of an older program lack, and nothing that is opened read-only replaces them.
+#[tokio::test]
+async fn views_of_an_older_program_are_not_read_read_only() {
+    let place = Place::new();
+    let read = || place.try_open(OpenOptions::default().read_only(true));
+    other_code("0.0.0").install(&mut place.connect(), "x", false).unwrap();
+    let refused = read().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::SchemaOutdated, "{refused}");
+    let says = format!(
+        "views of program version 0.0.0 are older than this program's ({}), open the store once for writing",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(refused.to_string().contains(&says), "{refused}");
+    assert!(has(&place.connect(), "headwater_extra"), "nothing was changed");
+    place.open().await.close().await.unwrap();
+    read().await.unwrap().close().await.unwrap();
+    other_code("99.0.0").install(&mut place.connect(), "x", false).unwrap();
+    read().await.unwrap().close().await.unwrap();
+    assert!(has(&place.connect(), "headwater_extra"), "those of a newer program stay");
+}
+
 /// Version 1 with other tables than this program's: a build that was never released made it.
 #[tokio::test]
 async fn tables_of_another_build_are_refused_and_left() {
