@@ -343,7 +343,7 @@ pub struct Stuck {
 /// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
 /// | `cancel_scheduled` | `message_id`, `deliver_at_ms` |
 /// | `reschedule` | `message_id`, `from_ms`, `to_ms` |
-/// | `create_topic` | the settings that differ from the defaults, by a server |
+/// | `create_topic` | every setting, by a server |
 /// | `subscribe` | `next`, by a server |
 /// | `pause_process`, `resume_process`, `retry_process`, `fail_process` | `process`, `type`, `reason` or null, by a server |
 /// | `run_maintenance` | `jobs`, by a server |
