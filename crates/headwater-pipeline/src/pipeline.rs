@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -47,6 +48,9 @@ use progress::Counting;
 use query::QueryService;
 use source::RunSource;
 use sweep::Sweeping;
+
+/// How long a pipeline that stops waits for a service that opens or closes a store.
+const HOLD_WAIT: Duration = Duration::from_secs(2);
 
 /// A pipeline to be started.
 pub struct Pipeline {
@@ -255,10 +259,11 @@ impl RunningPipeline {
         Ok(Stopped { services, progress })
     }
 
-    /// The store of the source's run, if a service has it open.
+    /// The store of the source's run, if a service has it open. Without it the summary has no lags, and the services still stop.
     async fn hold_run(&self) -> Option<InUse> {
         let run = self.source.as_ref().and_then(|(_, run)| run.borrow().clone())?;
-        self.shared.runs.stores().hold(&run.run_id).await
+        let held = self.shared.runs.stores().hold(&run.run_id);
+        tokio::time::timeout(HOLD_WAIT, held).await.ok().flatten()
     }
 }
 
