@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use headwater::{Headwater, OpenOptions};
 use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::tidepool::{self, Tidepool};
-use headwater_pipeline::{Config, Pipeline, RunId};
+use headwater_pipeline::{Config, Pipeline, RunId, RunningPipeline};
 
 /// How many ticks the source makes after the last kill, at least.
 const REST: i64 = 100;
@@ -108,9 +108,21 @@ async fn service() {
         .expect("a configuration")
         .only(&[name])
         .expect("a service");
-    let pipeline = Pipeline::from_config(config).start().await.expect("started");
+    let pipeline = started(config).await;
     pipeline.finished().await.expect("finished");
     pipeline.stop().await.expect("stopped");
+}
+
+/// Tries again while waiting helps: all processes start at the same moment, and one that was killed may still have its locks on a server.
+async fn started(config: Config) -> RunningPipeline {
+    let deadline = Instant::now() + FINISHED_WITHIN;
+    loop {
+        match Pipeline::from_config(config.clone()).start().await {
+            Ok(pipeline) => return pipeline,
+            Err(error) => assert!(error.is_transient() && Instant::now() < deadline, "not started: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// The processes. Killed with their value.
@@ -215,10 +227,11 @@ impl Place {
         Some(Place { directory, index: url, store, run_id })
     }
 
-    /// What processes read that start from now on.
+    /// What processes read that start from now on. One that starts at this moment reads the old text or the new one, both whole.
     fn configure(&self, ticks: Option<i64>) {
-        let text = text(&self.run_id, ticks);
-        std::fs::write(self.directory.path().join(CONFIGURATION), text).expect("written");
+        let (file, new) = (self.directory.path().join(CONFIGURATION), self.directory.path().join("new.toml"));
+        std::fs::write(&new, text(&self.run_id, ticks)).expect("written");
+        std::fs::rename(&new, &file).expect("renamed");
     }
 
     async fn namespace(&self) -> headwater::Result<Headwater> {
@@ -235,13 +248,13 @@ impl Place {
     }
 }
 
-/// Waits until so many ticks are counted; `None` while there is nothing to count them in.
-async fn until(what: &str, ticks: i64, count: impl AsyncFn() -> Option<i64>) {
+/// Waits until so many ticks are counted, and returns their number; `None` while they cannot be counted.
+async fn until(what: &str, ticks: i64, count: impl AsyncFn() -> Option<i64>) -> i64 {
     let deadline = Instant::now() + FINISHED_WITHIN;
     loop {
         let found = count().await;
-        if found.is_some_and(|found| found >= ticks) {
-            return;
+        if let Some(found) = found.filter(|found| *found >= ticks) {
+            return found;
         }
         assert!(Instant::now() < deadline, "{ticks} ticks are not {what}: {found:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -303,7 +316,7 @@ async fn drill(place: Place) {
         crew.kill(service);
         if at + 1 == KILLS.len() {
             // Counted while no source runs: the next one has some ticks left to make.
-            count = published(&place).await.expect("a queue") + REST;
+            count = until("published", ticks, async || published(&place).await).await + REST;
             place.configure(Some(count));
         }
         crew.start_again(service);
