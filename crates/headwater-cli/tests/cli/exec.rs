@@ -230,11 +230,12 @@ fn a_signal_waits_for_commands_and_a_second_one_kills_them() {
     assert_eq!(rest, ["2 1", "3 1"], "released at once, and no attempt is counted");
 }
 
-/// The lease is shorter than the command: it is extended, and no other process gets the message.
+/// The lease is shorter than the command: it is extended, and no other process gets the message. It is extended after a third, so it
+/// ends only if the machine stalls for six seconds.
 fn a_lease_lasts_as_long_as_its_command(place: &Place) {
     create(place);
     publish(place, "1\n");
-    let child = begin(place, &["--max", "1", "--lease", "3s"]);
+    let child = begin(place, &["--max", "1", "--lease", "9s"]);
     let due = || {
         let shown = group(place);
         assert_eq!(shown["outstanding"][0]["state"], "leased", "{shown}");
@@ -242,7 +243,7 @@ fn a_lease_lasts_as_long_as_its_command(place: &Place) {
     };
     let first = due();
     // Then the first lease would have ended.
-    let later = first + jiff::SignedDuration::from_secs(3);
+    let later = first + jiff::SignedDuration::from_secs(9);
     until("the lease is not extended", || due() > later);
     let other = exec(place, "true", &["--wait", "0s", "--fail-if-empty"]).output().unwrap();
     refusal(&other, 3);
