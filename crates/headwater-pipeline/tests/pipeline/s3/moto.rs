@@ -13,7 +13,7 @@ use headwater_pipeline::index::{Index, IndexOptions};
 use headwater_pipeline::pipeline::{Operator, Progress};
 use headwater_pipeline::{Config, Pipeline, RunningPipeline};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::scene::{Place, eventually, on_both};
@@ -24,6 +24,8 @@ on_both! {
 }
 
 const TICKS: i64 = 400;
+/// With an outage. The run lasts for ten seconds: it ends before the outage begins only if the machine stalls for most of them.
+const TICKS_PER_SECOND: i64 = 40;
 /// The outage begins with so many ticks indexed: files are written and read by then.
 const BEFORE: u64 = 60;
 const FINISHED_WITHIN: Duration = Duration::from_secs(120);
@@ -100,9 +102,17 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn open(address: Option<SocketAddr>, to: SocketAddr) -> Self {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = TcpListener::bind(address.unwrap_or(any)).await.expect("a port");
+    async fn open(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        Proxy::listen(listener, to)
+    }
+
+    /// Opens the port that another proxy had.
+    fn open_again(held: TcpSocket, to: SocketAddr) -> Self {
+        Proxy::listen(held.listen(1_024).expect("the port"), to)
+    }
+
+    fn listen(listener: TcpListener, to: SocketAddr) -> Self {
         let address = listener.local_addr().expect("an address");
         let task = tokio::spawn(async move {
             let mut open = JoinSet::new();
@@ -116,19 +126,25 @@ impl Proxy {
         Proxy { address, task }
     }
 
-    async fn close(self) -> SocketAddr {
+    /// The port is bound again, so that no other program gets it, and refuses connections, because nothing listens.
+    async fn close(self) -> TcpSocket {
         self.task.abort();
         let _ = self.task.await;
+        let held = TcpSocket::new_v4().expect("a socket");
+        // Connections of the port are still being closed.
+        held.set_reuseaddr(true).expect("set");
+        held.bind(self.address).expect("the port");
         let refused = TcpStream::connect(self.address).await.expect_err("closed");
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-        self.address
+        held
     }
 }
 
 /// The pipeline of a place, with files in the bucket, or without an address in a directory.
 fn config(place: &Place, address: Option<SocketAddr>) -> Config {
+    let ticks_per_second = if address.is_some() { TICKS_PER_SECOND } else { 200 };
     let source = format!(
-        "type = \"tidepool\"\nticks = {TICKS}\nticks_per_second = 200\n\
+        "type = \"tidepool\"\nticks = {TICKS}\nticks_per_second = {ticks_per_second}\n\
          tidepool = {{ dimensions = [20, 20], organisms = 4, seed = 7 }}"
     );
     let files = address.map_or("url = \"${DIRECTORY}/files\"".to_owned(), |address| {
@@ -144,7 +160,7 @@ fn config(place: &Place, address: Option<SocketAddr>) -> Config {
             "[resources.tick-queue]\ntype = \"queue\"",
             "[resources.tick-queue]\ntype = \"queue\"\npending_max = 100",
         ),
-        ("batch_timeout_ms = 1000", "batch_timeout_ms = 50\nbatch_size = 20"),
+        ("batch_timeout_ms = 1000", "batch_timeout_ms = 250\nbatch_size = 20"),
         ("flush_timeout_ms = 1000", "flush_timeout_ms = 50\ninsert_batch_size = 30"),
     ])
 }
@@ -235,15 +251,15 @@ async fn nothing_is_lost_while_requests_hang(place: Place) {
 async fn nothing_is_lost_while_connections_are_refused(place: Place) {
     let Some(moto) = Moto::start() else { return };
     moto.create_bucket().await;
-    let proxy = Proxy::open(None, moto.address).await;
+    let proxy = Proxy::open(moto.address).await;
     let config = config(&place, Some(proxy.address));
     let pipeline = Pipeline::from_config(config.clone()).start().await.expect("started");
     under_way(&pipeline).await;
-    let address = proxy.close().await;
+    let held = proxy.close().await;
     away(&pipeline).await;
     let errors: u64 = pipeline.manager().list().iter().map(|status| status.health.error_count).sum();
     assert!(errors > 0 || outage() < Duration::from_secs(10), "a long outage is recorded");
-    let proxy = Proxy::open(Some(address), moto.address).await;
+    let proxy = Proxy::open_again(held, moto.address);
     let run_id = finish(pipeline).await;
     same_as_undisturbed(place, config, run_id).await;
     proxy.close().await;
