@@ -67,19 +67,24 @@ def test_batch_is_atomic_and_dedup_keys_are_stored_once(client: Client) -> None:
 def test_delayed_message_comes_when_it_is_due(client: Client) -> None:
     client.topics.create("orders")
     client.groups.put("orders", "billing", start="start")
-    begun = time.monotonic()
-    client.publish("orders", "later", delay=2)
-    client.publish("orders", "at", deliver_at=datetime.now(timezone.utc) + timedelta(seconds=2))
-    client.publish("orders", "now")
-    with client.consume("orders", "billing", until_idle=DEADLINE_S) as deliveries:
-        arrived = []
-        for delivery in deliveries:
-            with delivery:
-                arrived.append((delivery.payload, time.monotonic() - begun))
-            if len(arrived) == 3:
-                break
-    assert arrived[0][0] == "now"
-    assert all(after > 1.9 for name, after in arrived[1:]), arrived
+    # On a machine that stalls, all of them may be due before the first one is claimed.
+    for _ in range(5):
+        begun = time.monotonic()
+        client.publish("orders", "later", delay=2)
+        client.publish("orders", "at", deliver_at=datetime.now(timezone.utc) + timedelta(seconds=2))
+        client.publish("orders", "now")
+        with client.consume("orders", "billing", until_idle=DEADLINE_S) as deliveries:
+            arrived = []
+            for delivery in deliveries:
+                with delivery:
+                    arrived.append((delivery.payload, time.monotonic() - begun))
+                if len(arrived) == 3:
+                    break
+        assert sorted(name for name, _ in arrived) == ["at", "later", "now"]
+        assert all(after > 1.9 for name, after in arrived if name != "now"), arrived
+        if arrived[0][0] == "now":
+            break
+    assert arrived[0][0] == "now", arrived
 
 
 def test_outcomes_do_what_they_say(client: Client) -> None:
