@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause, take_over};
 use super::effects::{self, Effects, Say};
-use crate::error::ErrorKind;
+use crate::error::{self, ErrorKind};
 use crate::lease::{ClaimRequest, Want};
 use crate::message::NewMessage;
 use crate::name::TopicName;
@@ -70,6 +70,17 @@ async fn publish(store: &dyn Store, topic: &TopicName, total: i64) {
     }
 }
 
+/// Calls again while that may help: a store that many processes write to may be busy for too long.
+async fn insist<T>(expected: &str, call: impl AsyncFn() -> error::Result<T>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match call().await {
+            Err(error) if error.is_retryable() && Instant::now() < until => pause().await,
+            answer => return answer.expect(expected),
+        }
+    }
+}
+
 /// Consumes until everything up to `total` is done, and prints each offset before it acks.
 async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
     let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
@@ -81,11 +92,12 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
     let until = Instant::now() + DEADLINE;
     loop {
         let wake = store.arm(&[subscription.topic.topic_id]).await.expect("armed");
-        let leases = store.claim(&request).await.expect("claimed").leases;
+        let leases = insist("claimed", async || store.claim(&request).await).await.leases;
         for lease in &leases {
             let messages = store.fetch(lease.topic_id, lease.range).await.expect("fetched");
             messages.iter().for_each(|message| say(&message.offset.to_string()));
-            let answers = store.settle(&[Settlement::ack_all(lease)]).await.expect("settled");
+            let done = [Settlement::ack_all(lease)];
+            let answers = insist("settled", async || store.settle(&done).await).await;
             assert!(answers[0].is_ok(), "{answers:?}");
         }
         let status = store.subscriptions(topic).await.expect("listed");
