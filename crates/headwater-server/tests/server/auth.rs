@@ -197,8 +197,11 @@ async fn a_rotated_token_has_its_grace_without_a_restart(place: &Place) {
     let mut server = place.serve().await;
     server.with(first.secret());
     assert_eq!(publish(&server, "orders").await.0, StatusCode::CREATED);
-    let second = tokens.rotate(first.id(), Duration::from_secs(6)).await.expect("rotated");
-    assert_eq!(publish(&server, "orders").await.0, StatusCode::CREATED, "the grace");
+    let (begun, grace) = (Instant::now(), Duration::from_secs(6));
+    let second = tokens.rotate(first.id(), grace).await.expect("rotated");
+    let (status, _) = publish(&server, "orders").await;
+    // On a machine that stalls, it may be over.
+    assert!(status == StatusCode::CREATED || begun.elapsed() >= grace, "within the grace: {status}");
     until(|| async {
         let request = server.client.post(format!("{}{MESSAGES}", server.base)).bearer_auth(second.secret());
         server.answer(request.json(&json!({ "payload": 1 }))).await.0 == StatusCode::CREATED
