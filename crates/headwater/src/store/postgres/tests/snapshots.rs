@@ -61,7 +61,11 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
         run(1, 200).await;
         let early = entries(&scene, &client, &claim("201")).await;
         run(201, 3_000).await;
-        let late = entries(&scene, &client, &claim("3001")).await;
+        // The least of three: planning visits entries too, and the session plans again after an automatic ANALYZE.
+        let mut late = i64::MAX;
+        for _ in 0..3 {
+            late = late.min(entries(&scene, &client, &claim("3001")).await);
+        }
         assert!(
             late <= early * 2,
             "publishes {publishes}, {lease_ms} ms: {early} entries, and after 3,000 claims {late}"
