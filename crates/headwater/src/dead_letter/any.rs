@@ -350,7 +350,8 @@ impl DeadLetters {
 
     /// Redrives dead letters by their source: a message is handed to its group again, an entry of the outbox becomes NEW with no
     /// attempts, a parked command is published to its topic; one without a topic is refused, with what to do. Each once, even if the
-    /// call is repeated. Those of a group are redriven in transactions of their own, and so not within one of the caller.
+    /// call is repeated. Those of a group are redriven in transactions of their own, and so not within one of the caller; others in
+    /// transactions like those of [`DeadLetters::delete`].
     pub async fn redrive(&self, ids: &[Uuid]) -> Result<Redriven> {
         let mut done = Redriven::default();
         for ids in steps(ids)? {
@@ -369,7 +370,10 @@ impl DeadLetters {
                 return Err(Error::invalid("dead letters", rule));
             }
             if !others.is_empty() {
-                let redriven = self.act(Verb::DeadLetterRedrive, &others).await?;
+                let mut redriven = 0;
+                for page in self.pages(&others).await? {
+                    redriven += self.act(Verb::DeadLetterRedrive, &page).await?;
+                }
                 done.redriven += redriven;
                 done.gone += others.len() as u64 - redriven;
             }

@@ -213,21 +213,28 @@ pub async fn a_deleted_dead_letter_takes_its_entry_with_it(case: &Case) {
     assert_eq!(only(&dead_letters).await.command_id, ids[1].to_string());
 }
 
-/// Payloads may be large: a transaction deletes so many bytes, and has an audit entry of its own.
-pub async fn dead_letters_are_deleted_by_bytes(case: &Case) {
-    let store = case.open().await;
-    let dead_letters = DeadLetters::new(&store);
+/// Payloads may be large: a transaction redrives or deletes so many bytes, and has an audit entry of its own.
+pub async fn dead_letters_are_redriven_and_deleted_by_bytes(case: &Case) {
+    let scene = case.queue().await;
+    let dead_letters = DeadLetters::new(&scene.store);
     let payload = vec![7_u8; usize::try_from(STEP_BYTES_MAX / 2).unwrap()];
-    let mut ids = Vec::new();
-    for n in 1..=5 {
-        let command = ParkedCommand::new(n, "Pay", payload.clone(), "worker");
-        ids.push(dead_letters.park(&command).await.unwrap());
+    for act in ["redrive", "delete_dead_letters"] {
+        let mut ids = Vec::new();
+        for n in 1..=5 {
+            let command = ParkedCommand::new(n, "Pay", payload.clone(), "worker").topic("orders");
+            ids.push(dead_letters.park(&command).await.unwrap());
+        }
+        match act {
+            "redrive" => {
+                assert_eq!(dead_letters.redrive(&ids).await.unwrap(), Redriven { redriven: 5, gone: 0 })
+            }
+            _ => assert_eq!(dead_letters.delete(&ids).await.unwrap(), 5),
+        }
+        let audit = scene.store.audit(20).await.unwrap();
+        let transactions = audit.iter().filter(|entry| entry.act == act).count();
+        assert_eq!(transactions, 3, "{act}: of two, two and one");
+        assert_eq!(dead_letters.list(10, |all| all).await.unwrap(), []);
     }
-    assert_eq!(dead_letters.delete(&ids).await.unwrap(), 5);
-    let audit = store.audit(10).await.unwrap();
-    let deletions = audit.iter().filter(|entry| entry.act == "delete_dead_letters").count();
-    assert_eq!(deletions, 3, "of two, two and one");
-    assert_eq!(dead_letters.list(10, |all| all).await.unwrap(), []);
 }
 
 /// What is parked or redriven in a transaction exists with it or never.

@@ -112,7 +112,7 @@ macro_rules! conformance_reliable_cases {
                 a_redrive_goes_by_the_source,
                 a_command_without_a_topic_is_not_redriven,
                 a_deleted_dead_letter_takes_its_entry_with_it,
-                dead_letters_are_deleted_by_bytes,
+                dead_letters_are_redriven_and_deleted_by_bytes,
                 parking_happens_with_its_transaction_or_never,
             ]
         );

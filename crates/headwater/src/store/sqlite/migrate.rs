@@ -99,8 +99,8 @@ pub(super) fn check_readable(connection: &Connection, location: &str) -> Result<
         return Ok(());
     }
     let text = format!(
-        "views of program version {} are older than this program's ({}), open the store once for writing: {location}",
-        found.program, SCHEMA.program
+        "the store has the views of another build ({}), open it once for writing: {location}",
+        found.program
     );
     Err(Error::new(ErrorKind::SchemaOutdated, text))
 }
