@@ -115,7 +115,7 @@ async fn select_and_purge(scene: &Scene, client: &Client, topic: &str) {
     let group = scene.number(client, &group).await;
     let any = "NULL, NULL, NULL, NULL, NULL, NULL";
     let text = format!(
-        "EXECUTE letters ({group}, {any}, NULL); EXECUTE page ({group}, {any}, NULL, NULL, NULL, NULL, 10);
+        "EXECUTE matching ({group}, {any}, NULL); EXECUTE page ({group}, {any}, NULL, NULL, NULL, NULL, 10);
          SELECT {{schema}}.delete_stored(t, 1, 1), {{schema}}.lowest_stored(t, '{{[1,9)}}', 1, 2)
          FROM {{schema}}.topic_id_of('{topic}') t"
     );
@@ -139,7 +139,7 @@ async fn heads_starts_burials_and_removals_lock_no_table_of_another_topic() {
         store.create_topic(&TopicName::new(name).unwrap(), settings).await.unwrap();
     }
     let (open, client) = (scene.client().await, scene.client().await);
-    for (name, statement) in [("letters", sql!(dead_letter.count)), ("page", sql!(dead_letter.page))] {
+    for (name, statement) in [("matching", sql!(dead_letter.count)), ("page", sql!(dead_letter.page))] {
         scene.run(&client, &format!("PREPARE {name} AS {statement}")).await;
     }
     for (name, _) in &kinds[..3] {
