@@ -353,69 +353,55 @@ impl DeadLetters {
     /// call is repeated. Those of a group are redriven in transactions of their own, and so not within one of the caller; others in
     /// transactions like those of [`DeadLetters::delete`].
     pub async fn redrive(&self, ids: &[Uuid]) -> Result<Redriven> {
+        let mut of_groups: BTreeMap<SubscriptionId, Vec<Uuid>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for known in self.known(ids).await? {
+            match known.subscription_id {
+                Some(group) => of_groups.entry(group).or_default().push(known.dead_letter_id),
+                None => others.push(known),
+            }
+        }
+        if !of_groups.is_empty() && self.repository.transaction().is_some() {
+            let rule = "those of a group are redriven in transactions of their own; redrive them outside of this one";
+            return Err(Error::invalid("dead letters", rule));
+        }
+        // Before the first transaction: otherwise the refusal would come after some were redriven.
+        if let Some(command) = others.iter().find(|known| known.topic.is_none()) {
+            return Err(no_topic(command.dead_letter_id));
+        }
         let mut done = Redriven::default();
-        for ids in steps(ids)? {
-            let mut of_groups: BTreeMap<SubscriptionId, Vec<Uuid>> = BTreeMap::new();
-            let mut others = Vec::new();
-            for found in self.list(u32::MAX, |all| all.ids(ids.iter().copied()).without_payloads()).await? {
-                match found.source {
-                    DeadLetterSource::Subscription { subscription_id, .. } => {
-                        of_groups.entry(subscription_id).or_default().push(found.dead_letter_id);
-                    }
-                    _ => others.push(found.dead_letter_id),
-                }
-            }
-            if !of_groups.is_empty() && self.repository.transaction().is_some() {
-                let rule = "those of a group are redriven in transactions of their own; redrive them outside of this one";
-                return Err(Error::invalid("dead letters", rule));
-            }
-            if !others.is_empty() {
-                let mut redriven = 0;
-                for page in self.pages(&others).await? {
-                    redriven += self.act(Verb::DeadLetterRedrive, &page).await?;
-                }
-                done.redriven += redriven;
-                done.gone += others.len() as u64 - redriven;
-            }
-            for (subscription_id, ids) in of_groups {
-                let selection = DeadLetterSelection::all(subscription_id).ids(ids);
-                let redriven = self.repository.store.redrive(&selection).await?;
-                done.redriven += redriven.redriven;
-                done.gone += redriven.gone;
-            }
+        for page in pages(&others) {
+            let redriven = self.act(Verb::DeadLetterRedrive, &page).await?;
+            done.redriven += redriven;
+            done.gone += page.len() as u64 - redriven;
+        }
+        for (subscription_id, ids) in of_groups {
+            let selection = DeadLetterSelection::all(subscription_id).ids(ids);
+            let redriven = self.repository.store.redrive(&selection).await?;
+            done.redriven += redriven.redriven;
+            done.gone += redriven.gone;
         }
         Ok(done)
     }
 
     /// Deletes dead letters of any source permanently, that of a parked entry of the outbox with the entry; returns how many there
-    /// were. In transactions of at most 16 MiB of payloads, or of one that alone is larger, each with its audit entry.
+    /// were. In transactions of at most 500 and at most 16 MiB of payloads, or of one that alone is larger, each with its audit entry.
     pub async fn delete(&self, ids: &[Uuid]) -> Result<u64> {
         let mut deleted = 0;
-        for ids in steps(ids)? {
-            for page in self.pages(ids).await? {
-                deleted += self.act(Verb::DeadLetterDelete, &page).await?;
-            }
+        for page in pages(&self.known(ids).await?) {
+            deleted += self.act(Verb::DeadLetterDelete, &page).await?;
         }
         Ok(deleted)
     }
 
-    /// Those of the ids that exist, in pages of at most [`STEP_BYTES_MAX`] of payloads, or of one that alone is larger. A payload may
-    /// have any size, so a number of ids does not bound a transaction.
-    async fn pages(&self, ids: &[Uuid]) -> Result<Vec<Vec<Uuid>>> {
-        let these = AnyDeadLetterSelection::default().ids(ids.iter().copied()).without_payloads();
-        let (mut pages, mut bytes) = (Vec::<Vec<Uuid>>::new(), 0_u64);
-        for row in self.repository.run(Verb::DeadLetterAll, these.params(u32::MAX)?).await? {
-            let (id, size): (Uuid, u64) = (row.get("dead_letter_id")?, row.get("payload_bytes")?);
-            bytes = bytes.saturating_add(size);
-            match pages.last_mut() {
-                Some(page) if bytes <= STEP_BYTES_MAX => page.push(id),
-                _ => {
-                    pages.push(vec![id]);
-                    bytes = size;
-                }
-            }
+    /// Those of the ids that exist, oldest first.
+    async fn known(&self, ids: &[Uuid]) -> Result<Vec<Known>> {
+        if ids.len() > DEAD_LETTER_IDS_MAX {
+            let count = ids.len();
+            return Err(Error::invalid("ids", format!("{count}, at most {DEAD_LETTER_IDS_MAX} are allowed")));
         }
-        Ok(pages)
+        let rows = self.repository.run(Verb::DeadLetterKnown, vec![ids_json(ids).into()]).await?;
+        rows.iter().map(Known::from_row).collect()
     }
 
     async fn act(&self, verb: Verb, ids: &[Uuid]) -> Result<u64> {
@@ -423,17 +409,43 @@ impl DeadLetters {
     }
 }
 
-/// So many at a time that a transaction stays short.
-fn steps(ids: &[Uuid]) -> Result<std::slice::Chunks<'_, Uuid>> {
-    if ids.len() > DEAD_LETTER_IDS_MAX {
-        let count = ids.len();
-        return Err(Error::invalid("ids", format!("{count}, at most {DEAD_LETTER_IDS_MAX} are allowed")));
+/// What decides how a dead letter is redriven or deleted.
+struct Known {
+    dead_letter_id: Uuid,
+    subscription_id: Option<SubscriptionId>,
+    topic: Option<String>,
+    payload_bytes: u64,
+}
+
+impl Known {
+    fn from_row(row: &Row) -> Result<Self> {
+        Ok(Known {
+            dead_letter_id: row.get("dead_letter_id")?,
+            subscription_id: row.get::<Option<i32>>("subscription_id")?.map(SubscriptionId),
+            topic: row.get("topic")?,
+            payload_bytes: row.get("payload_bytes")?,
+        })
     }
-    Ok(ids.chunks(DEAD_LETTERS_PER_STEP.unsigned_abs() as usize))
+}
+
+/// So many at a time that a transaction stays short: a payload may have any size, so a number alone does not bound one.
+fn pages(all: &[Known]) -> Vec<Vec<Uuid>> {
+    let most = DEAD_LETTERS_PER_STEP.unsigned_abs() as usize;
+    let (mut pages, mut bytes) = (Vec::<Vec<Uuid>>::new(), 0_u64);
+    for known in all {
+        bytes = bytes.saturating_add(known.payload_bytes);
+        match pages.last_mut() {
+            Some(page) if page.len() < most && bytes <= STEP_BYTES_MAX => page.push(known.dead_letter_id),
+            _ => {
+                pages.push(vec![known.dead_letter_id]);
+                bytes = known.payload_bytes;
+            }
+        }
+    }
+    pages
 }
 
 /// The refusal to redrive a command that has no topic.
-#[cfg(feature = "sqlite")]
 pub(crate) fn no_topic(id: Uuid) -> Error {
     let rule = format!(
         "{id} is a command without a topic, and nothing was changed; send it by its own means and delete the dead letter, or park it \

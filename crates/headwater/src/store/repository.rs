@@ -50,6 +50,9 @@ pub(crate) enum Verb {
     /// Source, ids, key, name, part of the error, topic, group, part of any text (each null for any), after this place and id, whether with
     /// payloads, at most. Returns dead letters.
     DeadLetterAll,
+    /// Ids. Returns `dead_letter_id`, `subscription_id`, `topic` (null for a subscription's) and `payload_bytes` of those that exist,
+    /// oldest first.
+    DeadLetterKnown,
     /// Ids. Returns `dead_letter_id` of those that were redriven, none of a subscription. By an operator.
     DeadLetterRedrive,
     /// Ids. Returns `dead_letter_id` of those that were deleted. By an operator.
@@ -132,7 +135,7 @@ impl Verb {
             Verb::BridgeList => "reading the positions of bridges",
             Verb::OutboxRequeue => "requeuing outbox entries",
             Verb::DeadLetterPark => "parking a dead letter",
-            Verb::DeadLetterAll => "listing dead letters",
+            Verb::DeadLetterAll | Verb::DeadLetterKnown => "listing dead letters",
             Verb::DeadLetterRedrive => "redriving dead letters",
             Verb::DeadLetterDelete => "deleting dead letters",
             Verb::RelayAdd => "adding a relay",
@@ -158,6 +161,7 @@ impl Verb {
                 | Verb::OutboxList
                 | Verb::BridgeList
                 | Verb::DeadLetterAll
+                | Verb::DeadLetterKnown
                 | Verb::RelayList
                 | Verb::TokenList
                 | Verb::TokenAny

@@ -213,28 +213,34 @@ pub async fn a_deleted_dead_letter_takes_its_entry_with_it(case: &Case) {
     assert_eq!(only(&dead_letters).await.command_id, ids[1].to_string());
 }
 
-/// Payloads may be large: a transaction redrives or deletes so many bytes, and has an audit entry of its own.
+/// Payloads may be large: a transaction redrives or deletes so many bytes, and has an audit entry of its own. What cannot be redriven
+/// is refused before the first one.
 pub async fn dead_letters_are_redriven_and_deleted_by_bytes(case: &Case) {
-    let scene = case.queue().await;
+    let settings = TopicSettings { payload_bytes_max: PAYLOAD_BYTES_MAX, ..TopicSettings::default() };
+    let scene = case.scene(settings).await;
     let dead_letters = DeadLetters::new(&scene.store);
     let payload = vec![7_u8; usize::try_from(STEP_BYTES_MAX / 2).unwrap()];
+    let command = ParkedCommand::new(1, "Pay", payload, "worker").topic("orders");
+    let transactions = async |act: &str| {
+        let audit = scene.store.audit(20).await.unwrap();
+        audit.iter().filter(|entry| entry.act == act).count()
+    };
+    let mut ids = Vec::new();
     for act in ["redrive", "delete_dead_letters"] {
-        let mut ids = Vec::new();
-        for n in 1..=5 {
-            let command = ParkedCommand::new(n, "Pay", payload.clone(), "worker").topic("orders");
+        for _ in 0..5 {
             ids.push(dead_letters.park(&command).await.unwrap());
         }
-        match act {
-            "redrive" => {
-                assert_eq!(dead_letters.redrive(&ids).await.unwrap(), Redriven { redriven: 5, gone: 0 })
-            }
-            _ => assert_eq!(dead_letters.delete(&ids).await.unwrap(), 5),
+        if act == "redrive" {
+            ids.push(dead_letters.park(&ParkedCommand::new(2, "Pay", "{}", "worker")).await.unwrap());
+            failed(dead_letters.redrive(&ids).await, ErrorKind::InvalidInput);
+            assert_eq!(transactions(act).await, 0);
+            assert_eq!(dead_letters.redrive(&ids[..5]).await.unwrap(), Redriven { redriven: 5, gone: 0 });
+        } else {
+            assert_eq!(dead_letters.delete(&ids).await.unwrap(), 6, "the others were redriven");
         }
-        let audit = scene.store.audit(20).await.unwrap();
-        let transactions = audit.iter().filter(|entry| entry.act == act).count();
-        assert_eq!(transactions, 3, "{act}: of two, two and one");
-        assert_eq!(dead_letters.list(10, |all| all).await.unwrap(), []);
+        assert_eq!(transactions(act).await, 3, "{act}: of two, two and one, or three with a small one");
     }
+    assert_eq!(dead_letters.list(10, |all| all).await.unwrap(), []);
 }
 
 /// What is parked or redriven in a transaction exists with it or never.

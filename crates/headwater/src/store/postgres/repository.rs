@@ -30,6 +30,7 @@ impl Statements {
             Verb::BridgeList => &self.bridge_list,
             Verb::DeadLetterPark => &self.dead_letter_park,
             Verb::DeadLetterAll => &self.dead_letter_all,
+            Verb::DeadLetterKnown => &self.dead_letter_known,
             Verb::DeadLetterRedrive => &self.dead_letter_redrive_parked,
             Verb::DeadLetterDelete => &self.dead_letter_delete,
             Verb::RelayAdd => &self.relay_add,

@@ -306,6 +306,7 @@ statements! {
         FROM {schema}.bridge_position p WHERE $1::text IS NULL OR p.bridge = $1 ORDER BY p.bridge, p.source",
     dead_letter_park: "SELECT {schema}.park($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::timestamptz)::text AS dead_letter_id",
     dead_letter_all: dead_letter.all,
+    dead_letter_known: dead_letter.known,
     dead_letter_redrive_parked: "SELECT r.id::text AS dead_letter_id
         FROM {schema}.redrive_parked(ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($1::jsonb) i), $2, $3::text::timestamptz) AS r (id)",
     dead_letter_delete: "SELECT r.id::text AS dead_letter_id

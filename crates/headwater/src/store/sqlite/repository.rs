@@ -30,6 +30,7 @@ pub(crate) fn text(verb: Verb) -> Option<&'static str> {
         Verb::BridgeList => sql!(bridge.list),
         Verb::DeadLetterPark => sql!(dead_letter.park),
         Verb::DeadLetterAll => sql!(dead_letter.all),
+        Verb::DeadLetterKnown => sql!(dead_letter.known),
         Verb::RelayList => sql!(relay.list),
         Verb::OutboxRequeue | Verb::DeadLetterRedrive | Verb::DeadLetterDelete => return None,
         Verb::RelayAdd | Verb::RelayRemove => return None,

@@ -39,6 +39,15 @@ WITH selected AS MATERIALIZED (
 SELECT least(count(m.message_offset), $8::bigint) AS redriven, count(*) - count(m.message_offset) AS gone
 FROM selected s LEFT JOIN stored m ON m.message_offset = s.message_offset
 
+-- name: known
+-- Purpose: what decides how dead letters of any source are redriven or deleted, oldest first.
+-- Parameters: ids as a JSON array.
+-- Index: the primary key.
+SELECT e.dead_letter_id::text AS dead_letter_id, e.subscription_id, e.topic, octet_length(e.payload)::bigint AS payload_bytes
+FROM {schema}.dead_letter e
+WHERE e.dead_letter_id = ANY (ARRAY(SELECT i::uuid FROM jsonb_array_elements_text($1::jsonb) i))
+ORDER BY e.buried_at, e.dead_letter_id
+
 -- name: list
 -- Purpose: the dead letters of a selection, oldest first.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most.

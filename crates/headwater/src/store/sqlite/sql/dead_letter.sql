@@ -45,6 +45,15 @@ SELECT dead_letter_key, outbox_id
 FROM headwater_dead_letter
 WHERE dead_letter_id = ?1
 
+-- name: known
+-- Purpose:    What decides how dead letters of any source are redriven or deleted, oldest first.
+-- Parameters: $1 ids as a JSON array of text
+-- Index:      the unique index of dead_letter_id
+SELECT lower(hex(dead_letter_id)) AS dead_letter_id, subscription_id, topic, length(payload) AS payload_bytes
+FROM headwater_dead_letter
+WHERE dead_letter_id IN (SELECT unhex(value, '-') FROM json_each($1))
+ORDER BY dead_letter_key
+
 -- name: list
 -- Purpose:    The dead letters of a selection, oldest first.
 -- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
