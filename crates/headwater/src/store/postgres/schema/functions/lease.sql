@@ -102,6 +102,8 @@ END $$;
 -- Else the search is repeated, as a new statement, which finds the rows that were inserted. They are in the range of the row they
 -- replaced, and so after all rows that are locked already: the order of locks holds across searches. Each repetition follows a
 -- commit of another session.
+--
+-- It sets no planner option, because that takes time at each settlement: functions that call it do, since its plans are cached for all of them.
 CREATE OR REPLACE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS SETOF {schema}.outstanding
 LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE

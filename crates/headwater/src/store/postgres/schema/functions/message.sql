@@ -11,7 +11,8 @@ CREATE OR REPLACE FUNCTION {schema}.act_on_message(
     p_now {schema}.injected_time,
     OUT topic_id integer, OUT state text, OUT changed boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);

@@ -161,7 +161,8 @@ END $$;
 
 -- Ends a lease for an operator, as if its owner had released it. Returns the topic, or null if there is no such lease.
 CREATE OR REPLACE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now {schema}.injected_time) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_subscription integer;
