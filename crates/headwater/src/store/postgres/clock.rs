@@ -3,8 +3,10 @@
 //! deadlines, and repeats the statement.
 //!
 //! So no claim hands out a range, and no settlement or extension reports a lease as lost, that seems expired only because of a
-//! step. Two cases are not covered: a process that starts between a step forward and the next heartbeat of the others has no
-//! earlier reading, and deadlines in rows that a transaction has locked while deadlines are moved are not moved.
+//! step. Three cases are not covered: a process that starts between a step forward and the next heartbeat of the others has no
+//! earlier reading; a step forward in the first seconds of a namespace, before a process that has run for a while stored the
+//! time, is not explained by a stored time; and deadlines in rows that a transaction has locked while deadlines are moved are
+//! not moved.
 
 use std::sync::Mutex;
 use std::time::Duration;
