@@ -15,7 +15,7 @@ from headwater import AsyncClient, AsyncWorker, Claimed, Client, Outgoing, Retry
 COUNT = 1500
 BATCH = 25
 KILLS = 4
-LEASE_S = 5
+LEASE_S = 10
 RETRY = RetryPolicy(pause_s=0.02, pause_max_s=0.2)
 
 
@@ -99,7 +99,7 @@ def work_through(urls: list[str], servers: list[Server], kill: Callable[[int], N
             wait_until(lambda: len(effects.begun) >= goal, f"{goal} messages handled", 60)
             kill(at)
         wait_until(lambda: len(effects.begun) == COUNT, "all messages handled", 90)
-        wait_until(lambda: client.groups.get("orders", "billing").lag == 0, "all messages settled", 30)
+        wait_until(lambda: client.groups.get("orders", "billing").lag == 0, "all messages settled", 60)
         worker.stop()
         for thread in threads:
             thread.join(30)

@@ -87,7 +87,7 @@ async function workThrough(context: TestContext, servers: readonly RealServer[],
   const { effects } = client;
   await client.topics.create("orders");
   await client.groups.put("orders", "billing", { start: "start" });
-  const worker = new Worker(client, "orders", "billing", effects.handle, { leaseMs: 5_000, waitMs: 1_000, inHand: 64 });
+  const worker = new Worker(client, "orders", "billing", effects.handle, { leaseMs: 10_000, waitMs: 1_000, inHand: 64 });
   const work = [worker.run({ handleSignals: false }), publishAll(publisher)];
   for (let at = 0; at < KILLS; at += 1) {
     // Spread over the work, and never before some of it is done.
@@ -96,7 +96,7 @@ async function workThrough(context: TestContext, servers: readonly RealServer[],
     await kill(at);
   }
   await waitUntil(() => effects.begun.size === COUNT, "all messages handled", 90_000);
-  await waitUntil(async () => (await client.groups.get("orders", "billing")).lag === 0, "all messages settled", 30_000);
+  await waitUntil(async () => (await client.groups.get("orders", "billing")).lag === 0, "all messages settled", 60_000);
   worker.stop();
   await Promise.all(work);
   const payloads = (await stored(publisher)) as number[];

@@ -173,9 +173,9 @@ async fn ticks_of_a_killed_process_are_returned_at_once() {
         .send_ticks(&ticks(run, 0..3))
         .await
         .unwrap();
-    // Its lease is over at once, as after a kill.
+    // Its lease is over soon, as after a kill. A shorter one would be over before the ticks are read.
     let process = scene.other_process(Clock::default()).await;
-    let consumer = process.consumer("tick-queue", "persistence").lease(Duration::from_millis(1));
+    let consumer = process.consumer("tick-queue", "persistence").lease(Duration::from_millis(900));
     let mut killed = consumer.open().await.unwrap();
     std::mem::forget(killed.next(DEADLINE).await.unwrap().expect("three ticks"));
     process.close().await.unwrap();

@@ -93,8 +93,11 @@ async fn a_long_poll_returns_at_once_when_a_message_comes(place: &Place) {
         server.settle(&claimed, "ack").await;
     }
     // Woken in every round, not found by polling; and at once in the best, because the machine may be busy with others.
-    assert!(times.iter().max() < Some(&(SAFETY_POLL / 2)), "{times:?}");
-    assert!(times.iter().min() < Some(&Duration::from_millis(200)), "{times:?}");
+    times.sort_unstable();
+    let (shortest, median, longest) = (times[0], times[times.len() / 2], times[times.len() - 1]);
+    assert!(longest < SAFETY_POLL / 2, "{times:?}");
+    assert!(median < Duration::from_secs(1), "{times:?}");
+    assert!(shortest < Duration::from_millis(200), "{times:?}");
     server.end().await;
 }
 

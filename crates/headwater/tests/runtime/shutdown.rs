@@ -159,7 +159,7 @@ async fn an_opened_consumer_ends_with_its_handle(place: Place) {
     done.ack().await.unwrap();
     let waiting = tokio::spawn(async move { consumer.next(DEADLINE).await.map(drop) });
     // Long enough for the claim that is under way: until it is answered, the waiting call counts too.
-    let left = headwater.shutdown(Duration::from_secs(2)).await.unwrap();
+    let left = headwater.shutdown(Duration::from_secs(6)).await.unwrap();
     assert_eq!((left.batches, left.is_clean()), (1, false), "one is not settled: {left:?}");
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(kept.ack().await.unwrap_err().kind(), ErrorKind::Closed);

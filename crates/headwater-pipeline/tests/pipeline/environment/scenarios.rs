@@ -208,7 +208,7 @@ async fn buffer_100_into_250(place: Place) {
     for first in [0, 100, 200] {
         announce(&place, first..first + 100).await;
     }
-    let options = IndexerOptions { insert_batch_size: 250, flush_timeout_ms: 300, ..soon() };
+    let options = IndexerOptions { insert_batch_size: 250, flush_timeout_ms: 5_000, ..soon() };
     let indexer = start(place.indexer("environment", options, recorded.make()));
     eventually("acked", async || place.ticks().await.len() == 300 && place.lag().await == 0).await;
     assert_eq!(recorded.sizes(), [250, 50]);

@@ -271,7 +271,7 @@ pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
 
 /// A consumer is killed while it holds a lease: when the lease expires, another process continues.
 pub async fn a_killed_consumers_lease_is_reassigned(case: &Case) {
-    let settings = TopicSettings { lease: Duration::from_millis(1_500), ..TopicSettings::default() };
+    let settings = TopicSettings { lease: Duration::from_secs(5), ..TopicSettings::default() };
     let scene = real_scene(case, settings).await;
     scene.publish(1).await;
     let Some(mut child) = spawn(case, "claim and hang", 0) else {

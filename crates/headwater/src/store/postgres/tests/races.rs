@@ -10,7 +10,7 @@ use crate::clock::ManualClock;
 use crate::lease::GroupLimits;
 use crate::topic::Ordering;
 
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 
 impl Scene {
     pub(super) async fn open_at(&self, clock: &ManualClock) -> PostgresStore {

@@ -1,6 +1,6 @@
 //! Proofs of life that are specific to PostgreSQL: cut sessions, poolers, restarts of the server.
 
-use super::races::until_true;
+use super::races::{SOON, until_true};
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::lease::Lease;
@@ -13,15 +13,17 @@ fn owner(name: &str) -> Owner {
     Owner::new(name).expect("a valid name")
 }
 
-/// Repeated where a slow server did not answer in time, but not for long: a proof that always fails is none.
+/// Repeated where a slow server did not answer in time, but not for ever: a proof that always fails is none.
 async fn take_over(store: &PostgresStore, name: &str) -> u64 {
-    for _ in 0..3 {
+    let until = Instant::now() + SOON;
+    loop {
         match store.take_over(&owner(name)).await {
-            Err(error) if error.is_retryable() => {}
-            ended => return ended.unwrap(),
+            Err(error) if error.is_retryable() && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            ended => return ended.expect("the owner proves that it is alive"),
         }
     }
-    store.take_over(&owner(name)).await.expect("after three failures in a row")
 }
 
 /// An owner with a lease and a proof, and another owner that watches it; both with a manual clock.

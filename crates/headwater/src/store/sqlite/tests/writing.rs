@@ -175,7 +175,7 @@ async fn the_log_stays_bounded_while_publishing_continues() {
 #[tokio::test]
 async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
     let place = Place::new();
-    let options = OpenOptions::default().statement_timeout(Duration::from_secs(9));
+    let options = OpenOptions::default().statement_timeout(Duration::from_secs(18));
     let store = Arc::new(open_at(&place.path(), options).await.unwrap());
     let subscription = subscribed(&store, "orders").await;
     let publish = |name: &'static str| {
@@ -202,7 +202,7 @@ async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
 #[tokio::test]
 async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
     let place = Place::new();
-    let options = OpenOptions::default().statement_timeout(Duration::from_secs(9));
+    let options = OpenOptions::default().statement_timeout(Duration::from_secs(18));
     let store = open_at(&place.path(), options).await.unwrap();
     let subscription = subscribed(&store, "orders").await;
     let own = place.connect();
