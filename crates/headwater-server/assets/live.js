@@ -79,7 +79,7 @@ function isSelected(element) {
 const WORDS = { live: 'Live', wait: 'Connecting', off: 'Reconnecting', stopped: 'Updates paused', end: 'Ended: reload the page' };
 
 function tell(state) {
-  for (const place of document.querySelectorAll('[data-pulse]')) {
+  for (const place of document.querySelectorAll('[data-live-state]')) {
     if (place.dataset.state === state) continue;
     place.dataset.state = state === 'end' ? 'off' : state;
     place.textContent = WORDS[state];

@@ -15,7 +15,7 @@ const GOOD: u64 = 998;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(batch).await
+    place::Place::embedded_by_default()?.visit(batch).await
 }
 
 async fn batch(url: &str) -> Result<()> {

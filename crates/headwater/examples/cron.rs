@@ -23,7 +23,7 @@ struct MakeReport {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(cron).await
+    place::Place::embedded_by_default()?.visit(cron).await
 }
 
 async fn cron(url: &str) -> Result<()> {

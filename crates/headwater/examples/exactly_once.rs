@@ -22,7 +22,7 @@ struct Payment {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(exactly_once).await
+    place::Place::embedded_by_default()?.visit(exactly_once).await
 }
 
 async fn exactly_once(url: &str) -> Result<()> {

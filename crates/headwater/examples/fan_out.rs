@@ -17,7 +17,7 @@ type Sight = (String, String, String, u64);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(fan_out).await
+    place::Place::embedded_by_default()?.visit(fan_out).await
 }
 
 /// A member that reports what it handles.

@@ -20,7 +20,7 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(hello).await
+    place::Place::embedded_by_default()?.visit(hello).await
 }
 
 async fn hello(url: &str) -> Result<()> {

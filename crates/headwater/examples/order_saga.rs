@@ -32,7 +32,7 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(order_saga).await
+    place::Place::embedded_by_default()?.visit(order_saga).await
 }
 
 /// What the process does. Each step names the topic of a service, its command, and the command that undoes it.

@@ -25,7 +25,7 @@ struct Booking {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(ordered).await
+    place::Place::embedded_by_default()?.visit(ordered).await
 }
 
 async fn ordered(url: &str) -> Result<()> {

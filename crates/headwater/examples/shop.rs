@@ -159,7 +159,7 @@ fn service(headwater: Headwater, metrics: PrometheusHandle) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    place::Place::embedded_unless_told()?.visit(shop).await
+    place::Place::embedded_by_default()?.visit(shop).await
 }
 
 async fn shop(url: &str) -> Result<()> {

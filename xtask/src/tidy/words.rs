@@ -7,7 +7,7 @@ use super::tree::Tree;
 use crate::house::rust::Source;
 
 /// What to avoid, and what to write instead.
-const AVOID: [(&str, &str); 25] = [
+const AVOID: [(&str, &str); 28] = [
     ("whoever", "name the component"),
     ("somebody", "name the component"),
     ("nobody", "name the component"),
@@ -17,11 +17,14 @@ const AVOID: [(&str, &str); 25] = [
     ("look", "read, check, search"),
     ("looks", "reads, checks, searches"),
     ("looked", "read, checked, searched"),
+    ("looking", "reading, checking, searching"),
     ("hungry", "has capacity"),
     ("worn", "needs vacuum"),
     ("letters", "dead letters"),
     ("goes on", "continues"),
     ("go on", "continue"),
+    ("went on", "continued"),
+    ("going on", "under way"),
     ("upkeep", "maintenance"),
     ("chores", "maintenance jobs"),
     ("ailment", "health issue"),
@@ -45,7 +48,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
             // Here the words are data.
             _ if path.starts_with("xtask/src/tidy") => continue,
             Some("rs") => Source::read(content).prose,
-            Some("sql" | "md") => content.to_owned(),
+            Some("sql" | "md" | "yml" | "yaml" | "css" | "js" | "mjs" | "ts" | "py" | "html") => content.to_owned(),
             _ => continue,
         };
         let prose = prose.to_lowercase();
@@ -79,6 +82,7 @@ mod tests {
     fn words_to_avoid_are_found_in_prose_and_not_in_code() {
         let found = |path: &str, line| [(path.to_owned(), line, "plain-words")];
         assert_eq!(fired("docs/a.md", "# A\nNobody waits.\n"), found("docs/a.md", 2));
+        assert_eq!(fired("docs/a.yml", "meaning: Nobody reads.\n"), found("docs/a.yml", 1));
         assert_eq!(fired("bench/a.sql", "-- Whoever waits.\nSELECT 1;\n"), found("bench/a.sql", 1));
         let log = "//! A.\nfn a() {\n    tracing::warn!(\"upkeep stopped\");\n}\n";
         assert_eq!(fired("crates/a/src/a.rs", log), found("crates/a/src/a.rs", 3));

@@ -182,7 +182,7 @@ fn foot(view: &View) -> Markup {
     html! {
         div.side-foot {
             div.side-row {
-                span.pulse data-pulse="" role="status" {}
+                span.live-state data-live-state="" role="status" {}
                 button.btn.is-quiet.is-small type="button" data-live-toggle="" hidden {}
             }
             div.side-row {

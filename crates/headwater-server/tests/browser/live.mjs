@@ -30,7 +30,7 @@ export function define(context) {
       });
       assert.deepEqual(focus, { name: 'value', value: 'half-typed', selectionStart: 2, selectionEnd: 6 });
       assert.equal(await rows.last().getAttribute('open'), '', 'what was opened stays open');
-      assert.match(await page.locator('.side [data-pulse]').innerText(), /Live/);
+      assert.match(await page.locator('.side [data-live-state]').innerText(), /Live/);
     });
   });
 
@@ -85,16 +85,16 @@ export function define(context) {
     await inWindow(browser, server, {}, async (window, page) => {
       window.allow(/ERR_CONNECTION_REFUSED/, /ERR_INCOMPLETE_CHUNKED_ENCODING/, /ERR_CONNECTION_RESET/, /ERR_EMPTY_RESPONSE/);
       await window.goto(topicPage('restarted'));
-      const pulse = page.locator('.side [data-pulse]');
-      await page.waitForFunction(() => document.querySelector('.side [data-pulse]').textContent === 'Live');
+      const shown = page.locator('.side [data-live-state]');
+      await page.waitForFunction(() => document.querySelector('.side [data-live-state]').textContent === 'Live');
       await page.locator('.side [data-live-toggle]').click();
-      assert.equal(await pulse.innerText(), 'Updates paused');
+      assert.equal(await shown.innerText(), 'Updates paused');
       await page.locator('.side [data-live-toggle]').click();
-      await page.waitForFunction(() => document.querySelector('.side [data-pulse]').textContent === 'Live');
+      await page.waitForFunction(() => document.querySelector('.side [data-live-state]').textContent === 'Live');
       await server.kill();
-      await page.waitForFunction(() => document.querySelector('.side [data-pulse]').textContent === 'Reconnecting');
+      await page.waitForFunction(() => document.querySelector('.side [data-live-state]').textContent === 'Reconnecting');
       await server.restart();
-      await page.waitForFunction(() => document.querySelector('.side [data-pulse]').textContent === 'Live');
+      await page.waitForFunction(() => document.querySelector('.side [data-live-state]').textContent === 'Live');
       await server.publish('restarted', { payload: 'after' });
       await page.locator('details.message').first().waitFor();
     });

@@ -14,7 +14,7 @@ export function define(context) {
       assert.equal((await demo.api('GET', `/v1/processes/${id}`)).status.toLowerCase(), 'paused');
       await page.locator('main .badge', { hasText: 'paused' }).first().waitFor();
       assert.match(await page.locator('main').innerText(), /Paused by/);
-      await window.confirm('Resume', 'Resume process', { Reason: 'looked at' });
+      await window.confirm('Resume', 'Resume process', { Reason: 'checked' });
       await window.said(/resumed/);
       assert.notEqual((await demo.api('GET', `/v1/processes/${id}`)).status.toLowerCase(), 'paused');
       const other = await open(window, page, demo);
@@ -58,7 +58,7 @@ async function open(window, page, demo) {
     if (items.length > 0) {
       await window.goto(`/processes/${items[0].id}`);
       if ((await page.locator('main').getByRole('link', { name: 'Pause', exact: true }).count()) > 0) {
-        await window.confirm('Pause', 'Pause process', { Reason: 'to be looked at' });
+        await window.confirm('Pause', 'Pause process', { Reason: 'to be checked' });
         if ((await page.locator('.flash.is-good').count()) > 0) {
           await window.said(/paused/);
           return items[0].id;

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { audit } from './audit.mjs';
 import { inWindow } from './browser.mjs';
 
-const LOOKS = [
+const THEMES = [
   { width: 1280, dark: false, name: 'wide-light' },
   { width: 1280, dark: true, name: 'wide-dark' },
   { width: 400, dark: false, name: 'narrow-light' },
@@ -43,15 +43,15 @@ const PAGES = [
 ];
 
 export function define(context) {
-  for (const look of LOOKS) {
-    test(`pages render with real data, ${look.name}`, async () => {
-      await inWindow(context.browser, context.demo, look, async (window, page) => {
+  for (const theme of THEMES) {
+    test(`pages render with real data, ${theme.name}`, async () => {
+      await inWindow(context.browser, context.demo, theme, async (window, page) => {
         for (const [name, path, texts] of [...PAGES, ...(await found(context.demo))]) {
           await window.goto(path);
           const text = await page.locator('main').innerText();
-          for (const pattern of texts) assert.match(text, pattern, `${path} (${look.name})`);
-          await audit(page, `${path} (${look.name})`);
-          await window.screenshot(`${name}-${look.name}`);
+          for (const pattern of texts) assert.match(text, pattern, `${path} (${theme.name})`);
+          await audit(page, `${path} (${theme.name})`);
+          await window.screenshot(`${name}-${theme.name}`);
         }
       });
     });

@@ -24,7 +24,7 @@ pub(crate) struct Place {
 #[allow(dead_code)]
 impl Place {
     /// The embedded store, in a temporary directory; or a namespace on the PostgreSQL server that the command line names.
-    pub(crate) fn embedded_unless_told() -> Result<Self> {
+    pub(crate) fn embedded_by_default() -> Result<Self> {
         match url_argument()? {
             Some(server) => Self::on_server(&server),
             None => {

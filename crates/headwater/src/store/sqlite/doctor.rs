@@ -37,7 +37,7 @@ const CHECKS: &[Check] = &[
                 "subscription {subscription}{lane}: outstanding offsets {first}..={last} overlap a range up to {covered}"
             ))
         },
-        remedy: "two holders may have the same messages; delete the younger of the ranges from headwater_outstanding",
+        remedy: "two owners may have the same messages; delete the younger of the ranges from headwater_outstanding",
     },
     Check {
         name: "parked_entry",

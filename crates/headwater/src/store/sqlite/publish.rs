@@ -348,7 +348,8 @@ pub(super) struct Log {
     blocked: bool,
 }
 
-/// The logs that a transaction has appended to. Heads are written back once per transaction, not once per command.
+/// The logs that a transaction has appended to. Heads are written back once for publishes that follow each other, not once per
+/// command.
 #[derive(Debug, Default)]
 pub(super) struct Logs(Vec<Log>);
 
