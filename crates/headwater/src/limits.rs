@@ -33,7 +33,7 @@ pub const ADVANCE_ROWS_MAX: i32 = 20_000;
 /// Most scheduled messages moved into the log in one step.
 pub const PROMOTE_MESSAGES_MAX: i32 = 1_000;
 /// Most bytes of payloads promoted or removed in one transaction of SQLite, unless one payload alone is larger: other writers wait.
-/// On both engines it also bounds a transaction that redrives or deletes dead letters by id.
+/// On both engines it also bounds a transaction that deletes dead letters by id, or redrives those of no group.
 pub const STEP_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Longest lease, and longest retry or delivery delay.
 pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);

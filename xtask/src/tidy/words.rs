@@ -48,7 +48,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
             // Here the words are data.
             _ if path.starts_with("xtask/src/tidy") => continue,
             Some("rs") => Source::read(content).prose,
-            Some("sql" | "md" | "yml" | "yaml" | "css" | "js" | "mjs" | "ts" | "py" | "html") => content.to_owned(),
+            Some("sql" | "md" | "yml" | "yaml" | "css" | "js" | "mjs" | "ts" | "py" | "html") => {
+                content.to_owned()
+            }
             _ => continue,
         };
         let prose = prose.to_lowercase();

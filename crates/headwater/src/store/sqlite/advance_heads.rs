@@ -19,7 +19,8 @@ pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     for (topic, last_offset) in due(work, now_ms)? {
         done.promoted += promote(work, topic, last_offset, now_ms)?.1;
     }
-    done.more = done.promoted > 0 && !due(work, now_ms)?.is_empty();
+    // Other commands of this transaction may have taken its room for promoted bytes: then there is more though nothing was promoted.
+    done.more = (done.promoted > 0 || work.promoted.is_used()) && !due(work, now_ms)?.is_empty();
     let mut forget = work.connection.prepare_cached(super::sql!(maintenance.forget_dedup))?;
     done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
     Ok(done)

@@ -23,6 +23,11 @@ impl StepBytes {
         }
         fits
     }
+
+    /// Whether it has taken a payload that is not empty.
+    pub(super) fn is_used(self) -> bool {
+        self.0 > 0
+    }
 }
 
 /// The rows that one step takes.

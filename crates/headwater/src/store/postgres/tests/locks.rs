@@ -6,7 +6,7 @@ use super::lives::{until_a_session_waits, until_sessions_wait};
 use super::races::{claim_of, in_time};
 use super::*;
 use crate::clock::ManualClock;
-use crate::lease::GroupLimits;
+use crate::lease::{GroupLimits, RateLimit};
 use crate::store::Served;
 use crate::subscription::Activity;
 use crate::topic::Ordering;
@@ -353,5 +353,30 @@ async fn a_registration_of_a_group_that_died_meanwhile_holds_it_no_longer() {
     let state: String =
         tracking.query_one(&scene.sql("SELECT state FROM {schema}.subscription"), &[]).await.unwrap().get(0);
     assert_eq!(state, "active");
+    scene.drop().await;
+}
+
+/// A registration updates the subscription's row and takes locks after it. A claim with limits holds locks already, so it must
+/// not wait for that row: its limits have a row of their own.
+#[tokio::test]
+async fn a_claim_with_limits_does_not_wait_for_a_registration() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &vec![NewMessage::new("x"); 20]).await.unwrap();
+    let registering = scene.client().await;
+    let note = "BEGIN; SELECT {schema}.note_restart(1, 60000, now())";
+    registering.batch_execute(&scene.sql(note)).await.unwrap();
+    let limits =
+        GroupLimits { in_flight_max: Some(15), rate: Some(RateLimit { per_second: 0.001, burst: 12 }) };
+    let want = Want { limits, ..Want::new(subscription.subscription_id, 10) };
+    let request = ClaimRequest { wants: vec![want], ..claim_of(&subscription, "tester") };
+    let mut claimed = 0;
+    for _ in 0..2 {
+        let leases = in_time("a claim", store.claim(&request)).await.unwrap().leases;
+        claimed += leases.iter().map(|lease| lease.range.span()).sum::<u64>();
+    }
+    assert_eq!(claimed, 12, "the limits hold beside it");
+    registering.batch_execute("ROLLBACK").await.unwrap();
     scene.drop().await;
 }

@@ -80,3 +80,50 @@ async fn a_claim_for_many_topics_promotes_within_one_budget() {
     assert_eq!(scheduled().await, 0);
     scene.drop().await;
 }
+
+/// A statement that promotes too much for its timeout is rolled back; repeated with the same budget it would be for ever. Here
+/// the schedule refuses, as a timeout does, the 201st message.
+#[tokio::test]
+async fn a_promotion_that_times_out_is_repeated_with_fewer_messages() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    let subscription = subscribed(&store).await;
+    let due = clock.now() + Duration::from_secs(1);
+    store.publish(&orders(), &vec![NewMessage::new("x").deliver_at(due); 600]).await.unwrap();
+    let slow = scene.sql(
+        "CREATE FUNCTION {schema}.time_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF (SELECT count(*) FROM {schema}.schedule) < 400 THEN
+                 RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014';
+             END IF;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER time_out AFTER DELETE ON {schema}.schedule FOR EACH ROW EXECUTE FUNCTION {schema}.time_out()",
+    );
+    let client = scene.client().await;
+    client.batch_execute(&slow).await.unwrap();
+    clock.advance(Duration::from_secs(2));
+    let promoted = async || 600 - store.topics().await.unwrap()[0].scheduled;
+
+    // 1,000 and 500 messages are too many, for a claim and for maintenance; 250 are too, and then 125 are not.
+    for _ in 0..3 {
+        let refused = match store.promotion.messages_max() {
+            500 => store.advance_heads().await.unwrap_err(),
+            _ => store.claim(&request(&subscription)).await.unwrap_err(),
+        };
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        assert_eq!(promoted().await, 0, "rolled back");
+    }
+    assert_eq!(store.promotion.messages_max(), 125);
+    store.claim(&request(&subscription)).await.unwrap();
+    assert_eq!(promoted().await, 125);
+
+    client.batch_execute(&scene.sql("DROP TRIGGER time_out ON {schema}.schedule")).await.unwrap();
+    assert_eq!(
+        store.advance_heads().await.unwrap().promoted,
+        125,
+        "the budget is kept until a round succeeds"
+    );
+    assert_eq!(store.promotion.messages_max(), 250);
+    scene.drop().await;
+}

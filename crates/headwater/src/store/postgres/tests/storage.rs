@@ -1,6 +1,7 @@
 //! Dedicated tables of a topic: created and changed beside transactions that hold locks of the log, and locked only for their topic.
 
 use super::super::statements::sql;
+use super::lives::until_a_session_waits;
 use super::races::{in_time, until_true};
 use super::*;
 use crate::topic::{Partition, Storage};
@@ -83,6 +84,36 @@ async fn others_continue_while_storage_waits_for_an_open_transaction() {
     scene.drop().await;
 }
 
+/// Each head is advanced in a transaction of its own: one that waits for its topic's table holds and delays no other.
+#[tokio::test]
+async fn a_head_that_waits_for_its_table_holds_no_other_head() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    let waiting = TopicName::new("waiting").unwrap();
+    store.create_topic(&waiting, &dedicated()).await.unwrap();
+    for topic in [&orders(), &waiting] {
+        store.publish(topic, &[NewMessage::new("x")]).await.unwrap();
+    }
+    let client = scene.client().await;
+    let table =
+        scene.number(&client, "SELECT topic_id::bigint FROM {schema}.topic WHERE name = 'waiting'").await;
+    scene.run(&client, &format!("BEGIN; LOCK TABLE {{schema}}.message_t{table}")).await;
+    let round = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.advance_heads().await }
+    });
+    until_a_session_waits(&scene).await;
+    let head =
+        "SELECT head FROM {schema}.head WHERE topic_id = {schema}.topic_id_of('orders') FOR UPDATE NOWAIT";
+    assert_eq!(scene.number(&client, head).await, 1, "committed, and not locked");
+    scene.run(&client, "COMMIT").await;
+    in_time("the round", round).await.unwrap().unwrap();
+    let head = "SELECT head FROM {schema}.head WHERE topic_id = {schema}.topic_id_of('waiting')";
+    assert_eq!(scene.number(&client, head).await, 1);
+    scene.drop().await;
+}
+
 /// A setting of the caller's transaction is the same after the call.
 #[tokio::test]
 async fn the_callers_lock_timeout_is_left_alone() {
@@ -116,7 +147,8 @@ async fn select_and_purge(scene: &Scene, client: &Client, topic: &str) {
     let any = "NULL, NULL, NULL, NULL, NULL, NULL";
     let text = format!(
         "EXECUTE matching ({group}, {any}, NULL); EXECUTE page ({group}, {any}, NULL, NULL, NULL, NULL, 10);
-         SELECT {{schema}}.delete_stored(t, 1, 1), {{schema}}.lowest_stored(t, '{{[1,9)}}', 1, 2)
+         SELECT {{schema}}.delete_stored(t, 1, 1), {{schema}}.lowest_stored(t, '{{[1,9)}}', 1, 2), {{schema}}.count_stored(t),
+                {{schema}}.first_stored(t), {{schema}}.remove_purged(t, '{{[1,99)}}', 1, 1)
          FROM {{schema}}.topic_id_of('{topic}') t"
     );
     client.simple_query(&scene.sql(&text)).await.unwrap();

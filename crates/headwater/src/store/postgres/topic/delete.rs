@@ -39,8 +39,8 @@ pub(in crate::store::postgres) async fn delete(
     Ok(contents)
 }
 
-/// Removes what deleted topics left, step by step. A table whose lock is not free is left for the next run. A topic
-/// that fails does not keep the others: the first error is returned at the end.
+/// Removes what deleted topics left, step by step. A topic that fails, or whose table's lock stays taken, is left for the
+/// next run and does not keep the others: the first error is returned at the end.
 pub(in crate::store::postgres) async fn empty_deleted(store: &PostgresStore) -> Result<()> {
     let (mut refused, mut failed) = (0, None);
     let mut next = empty_step(store, 0, 0).await?;
@@ -52,6 +52,7 @@ pub(in crate::store::postgres) async fn empty_deleted(store: &PostgresStore) -> 
                 next
             }
             Err(error) => {
+                refused = 0;
                 failed.get_or_insert(error);
                 empty_step(store, 0, topic + 1).await?
             }

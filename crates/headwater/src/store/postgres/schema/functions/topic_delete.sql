@@ -218,7 +218,7 @@ BEGIN
         PERFORM {schema}.forget_purged_records(p_topic_id, lower(v_range), upper(v_range) - 1);
     END LOOP;
     -- Up to the lowest message that stays, never across a gap or beyond the head, where a message may still appear.
-    SELECT least(h.head + 1, lower({schema}.gaps(p_topic_id)), (SELECT min(m.message_offset) FROM {schema}.messages(p_topic_id) m))
+    SELECT least(h.head + 1, lower({schema}.gaps(p_topic_id)), {schema}.first_stored(p_topic_id))
     INTO v_first FROM {schema}.head h WHERE h.topic_id = p_topic_id;
     UPDATE {schema}.topic_range e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + v_removed
     WHERE e.topic_id = p_topic_id RETURNING e.first_offset INTO v_first;

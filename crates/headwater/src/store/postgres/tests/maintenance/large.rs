@@ -228,11 +228,19 @@ async fn a_deleted_topic_that_fails_keeps_no_later_one() {
     stage.store.delete_topic(&orders(), Removal::Forced).await.unwrap();
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.deleted_topic").await, 1);
     stage.run("SELECT {schema}.delete_topic('other', true, 'me', NULL)").await;
+    // What else this job removes: the heartbeat of an owner that ended two days ago.
+    stage
+        .run(&format!(
+            "INSERT INTO {{schema}}.owner (owner, seen_at, judged) VALUES ('gone', {}::timestamptz - interval '2 days', false)",
+            stage.now()
+        ))
+        .await;
     let failed = stage.store.clean_subscriptions(Duration::from_secs(3_600)).await.unwrap_err();
     assert!(failed.to_string().contains("it fails"), "{failed}");
     let left = "SELECT count(*) FROM {schema}.deleted_topic d WHERE topic_id <> ";
     assert_eq!(stage.number(&format!("{left}{}", stage.topic.0)).await, 0);
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 10);
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.owner").await, 0, "the rest of the job is done");
     stage.run("DROP FUNCTION {schema}.fail() CASCADE").await;
     stage.store.clean_subscriptions(Duration::from_secs(3_600)).await.unwrap();
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 0);

@@ -1,8 +1,11 @@
 //! Large payloads: a step promotes or removes a bounded number of bytes and at least one row, and the steps together do
 //! everything.
 
+use super::super::super::advance_heads::advance_heads;
+use super::super::super::work::Work;
 use super::many::commits;
 use super::*;
+use crate::clock::Clock;
 use crate::limits::STEP_BYTES_MAX;
 use crate::store::{DeadLetterSelection, EntryRetention};
 use crate::topic::{Removal, TopicContents};
@@ -92,6 +95,21 @@ async fn maintenance_promotes_by_bytes_and_the_most_overdue_topic_first() {
     assert_eq!(rounds.await, STEPS);
     assert_eq!(more, [true, true, true, true, true, true, true, false]);
     scene.assert_sound().await;
+}
+
+/// Other commands of the same transaction may have used its budget.
+#[tokio::test]
+async fn a_round_without_room_says_that_more_is_due() {
+    let scene = Scene::new("").await;
+    scheduled(&scene, scene.topic, scene.clock.now().as_millisecond());
+    scene.clock.advance(HOUR);
+    let (connection, clock) = (scene.place.connect(), Clock::Manual(scene.clock.clone()));
+    let mut work = Work::new(&connection, &clock, true);
+    assert!(work.promoted.take(STEP_BYTES_MAX));
+    let done = advance_heads(&mut work).unwrap();
+    assert_eq!((done.promoted, done.more), (0, true));
+    connection.execute_batch("DELETE FROM headwater_schedule").unwrap();
+    assert!(!advance_heads(&mut work).unwrap().more);
 }
 
 #[tokio::test]

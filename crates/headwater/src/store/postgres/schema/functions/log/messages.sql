@@ -215,9 +215,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- How many messages of a topic are stored. Up to a million offsets they are counted; beyond, the result is the number of offsets
--- from the first to the last, which is never too low.
+-- from the first to the last, which is never too low. Planned each time: see above.
 CREATE OR REPLACE FUNCTION {schema}.count_stored(p_topic_id integer) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     v_first bigint;
     v_last bigint;
@@ -245,6 +245,13 @@ BEGIN
              WHERE q.bytes_before < {schema}.removal_bytes()'
     INTO v_lowest USING p_topic_id, p_offsets, p_from, p_max, upper(p_offsets);
     RETURN v_lowest;
+END $$;
+
+-- The lowest stored offset of a topic; null if there is none. Planned each time: see above.
+CREATE OR REPLACE FUNCTION {schema}.first_stored(p_topic_id integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = p_topic_id);
 END $$;
 
 -- Deletes the messages of a closed range, in whatever table they are; returns how many. Planned each time: see above.
