@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -90,13 +89,11 @@ impl Maintenance {
         for job in jobs {
             runs.push(worker.run(*job, &StopSignal::never()).await.run);
         }
-        // All at once: on SQLite most of them share a commit, and every other writer waits for each commit.
-        join_all(runs.iter_mut().map(async |run| {
-            if let Err(error) = self.store.job_ran(run).await {
+        if let Err(error) = self.store.jobs_ran(&runs).await {
+            for run in &mut runs {
                 run.error.get_or_insert_with(|| format!("the run was not recorded: {error}"));
             }
-        }))
-        .await;
+        }
         Ok(runs)
     }
 

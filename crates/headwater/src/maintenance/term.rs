@@ -143,7 +143,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &StopSignal) {
             0
         };
         if let Some(run) = record.add(run)
-            && let Err(error) = worker.store.job_ran(&run).await
+            && let Err(error) = worker.store.jobs_ran(&[run]).await
         {
             tracing::debug!(job = job.as_str(), %error, "maintenance run not recorded");
         }

@@ -232,9 +232,9 @@ impl store::Maintenance for Fake {
         unreachable!("maintenance does not read it")
     }
 
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.note("job_ran")?;
-        self.recorded.lock().unwrap().push(run.clone());
+    async fn jobs_ran(&self, runs: &[JobRun]) -> Result<()> {
+        self.note("jobs_ran")?;
+        self.recorded.lock().unwrap().extend_from_slice(runs);
         Ok(())
     }
 }
@@ -370,7 +370,7 @@ async fn jobs_run_when_they_are_due_and_an_idle_store_is_left_alone() {
     about("survey", 240);
     assert_eq!([fake.count("track"), fake.count("keep_partitions")], [0, 0]);
     // Heads, tracking, backfills and surveys find nothing: one write a minute each, not one a second.
-    let recorded = fake.count("job_ran");
+    let recorded = fake.count("jobs_ran");
     assert!(recorded < 60 * 7 + 60, "{recorded}");
     maintaining.stop().await;
     assert_eq!(fake.count("resign"), 1);

@@ -294,7 +294,7 @@ checked! {
     fn probe() -> () {}
     fn survey(groups_max: u32) -> Survey {}
     fn jobs() -> Vec<JobStatus> {}
-    fn job_ran(run: &JobRun) -> () {}
+    fn jobs_ran(runs: &[JobRun]) -> () {}
 }
 
 checked! {

@@ -91,8 +91,8 @@ pub trait Maintenance: Tracking {
     /// The history of each maintenance job.
     async fn jobs(&self) -> Result<Vec<JobStatus>>;
 
-    /// Records a run of a job.
-    async fn job_ran(&self, run: &JobRun) -> Result<()>;
+    /// Records runs of jobs: all of them, or none. In one commit, because on SQLite every other writer waits for each.
+    async fn jobs_ran(&self, runs: &[JobRun]) -> Result<()>;
 }
 
 /// Figures of all groups and topics at one time.

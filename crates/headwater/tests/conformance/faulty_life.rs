@@ -392,8 +392,8 @@ impl Maintenance for Faulty {
         self.inner.jobs().await
     }
 
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.inner.job_ran(run).await
+    async fn jobs_ran(&self, runs: &[JobRun]) -> Result<()> {
+        self.inner.jobs_ran(runs).await
     }
 }
 

@@ -340,7 +340,7 @@ with_the_rest! {
     fn probe() -> ();
     fn survey(groups_max: u32) -> Survey;
     fn jobs() -> Vec<JobStatus>;
-    fn job_ran(run: &JobRun) -> ();
+    fn jobs_ran(runs: &[JobRun]) -> ();
 }
 
 with_the_rest! {

@@ -73,7 +73,7 @@ pub async fn a_dead_worker_is_replaced_and_its_work_finished(case: &Case) {
     assert!(elect(&scene.store, "dies").await);
     scene.publish(10).await;
     scene.reads().await;
-    scene.store.job_ran(&ran(Job::MessageCleanup, 4, None)).await.unwrap();
+    scene.store.jobs_ran(&[ran(Job::MessageCleanup, 4, None)]).await.unwrap();
     assert_eq!(scene.clean(4).await.removed, 4);
     scene.store.close().await.unwrap();
     assert!(!elect(&successor.store, "lives").await);
@@ -93,11 +93,10 @@ fn ran(job: Job, rows: u64, error: Option<&str>) -> JobRun {
 /// Runs, failures, rows, backlog, time and duration are recorded; an error is shown until the job succeeds again.
 pub async fn the_runs_of_each_job_are_recorded(case: &Case) {
     let store = case.open().await;
-    for job in Job::ALL {
-        store.job_ran(&ran(job, 5, None)).await.unwrap();
-    }
+    store.jobs_ran(&[]).await.unwrap();
+    store.jobs_ran(&Job::ALL.map(|job| ran(job, 5, None))).await.unwrap();
     case.advance_ms(1_000);
-    store.job_ran(&ran(Job::Tracking, 0, Some("no luck"))).await.unwrap();
+    store.jobs_ran(&[ran(Job::Tracking, 0, Some("no luck"))]).await.unwrap();
     let of = async |job: Job| {
         let jobs = store.jobs().await.unwrap();
         assert_eq!(jobs.len(), Job::ALL.len(), "{jobs:?}");
@@ -111,26 +110,31 @@ pub async fn the_runs_of_each_job_are_recorded(case: &Case) {
     assert_eq!((fine.runs, fine.failures, fine.last_error), (1, 0, None));
     assert_eq!(fine.last_run_at, case.now() - Duration::from_secs(1));
     let more = JobRun { backlog: 0, ..ran(Job::Tracking, 3, None) };
-    store.job_ran(&more).await.unwrap();
+    store.jobs_ran(&[more]).await.unwrap();
     let again = of(Job::Tracking).await;
     assert_eq!((again.runs, again.failures, again.rows, again.backlog), (3, 1, 8, 0));
     assert_eq!(again.last_error, None);
 }
 
-/// Runs that are recorded from many stores at once are all counted.
+/// Runs that are recorded from many stores at once are all counted, in whatever order each lists its own.
 pub async fn runs_recorded_at_once_are_all_counted(case: &Case) {
     let stores = [case.open().await, case.open().await];
     let tasks: Vec<_> = (0..20)
         .map(|n| {
             let store = stores[n % 2].clone();
-            tokio::spawn(async move { store.job_ran(&ran(Job::Heads, 2, None)).await })
+            let mut runs = Job::ALL.map(|job| ran(job, 2, None));
+            if n % 2 == 0 {
+                runs.reverse();
+            }
+            tokio::spawn(async move { store.jobs_ran(&runs).await })
         })
         .collect();
     for task in tasks {
         task.await.unwrap().unwrap();
     }
     let jobs = stores[0].jobs().await.unwrap();
-    assert_eq!((jobs[0].job, jobs[0].runs, jobs[0].rows), (Job::Heads, 20, 40));
+    assert_eq!(jobs.len(), Job::ALL.len());
+    assert!(jobs.iter().all(|job| (job.runs, job.rows) == (20, 40)), "{jobs:?}");
     stores[0].probe().await.unwrap();
 }
 

@@ -60,7 +60,7 @@ pub async fn missing_and_failing_maintenance_is_reported(case: &Case) {
     let run_all = async |backlog: u64, error: Option<&str>| {
         scene.detect().await;
         for job in Job::ALL {
-            scene.store.job_ran(&ran(job, backlog, error)).await.expect("the run is recorded");
+            scene.store.jobs_ran(&[ran(job, backlog, error)]).await.expect("the run is recorded");
         }
     };
     assert_eq!(found().await, [] as [&str; 0]);
@@ -70,12 +70,12 @@ pub async fn missing_and_failing_maintenance_is_reported(case: &Case) {
     assert_eq!(found().await, [] as [&str; 0]);
     case.advance(MINUTE * 10 + MOMENT);
     assert_eq!(found().await, ["no_maintenance"], "it runs no more");
-    scene.store.job_ran(&ran(Job::Heads, 0, None)).await.unwrap();
+    scene.store.jobs_ran(&[ran(Job::Heads, 0, None)]).await.unwrap();
     let overdue = found().await;
     assert!(!overdue.is_empty() && overdue.iter().all(|check| *check == "job_overdue"), "{overdue:?}");
     run_all(0, None).await;
-    scene.store.job_ran(&ran(Job::Tracking, 0, Some("no luck"))).await.unwrap();
-    scene.store.job_ran(&ran(Job::MessageCleanup, 5, None)).await.unwrap();
+    scene.store.jobs_ran(&[ran(Job::Tracking, 0, Some("no luck"))]).await.unwrap();
+    scene.store.jobs_ran(&[ran(Job::MessageCleanup, 5, None)]).await.unwrap();
     assert_eq!(found().await, ["job_failing", "cleanup_behind"]);
 }
 

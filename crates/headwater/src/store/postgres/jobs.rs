@@ -55,22 +55,21 @@ fn status_of(row: &Row) -> Result<Option<JobStatus>> {
     }))
 }
 
-pub(super) async fn ran(store: &PostgresStore, run: &JobRun) -> Result<()> {
+/// One statement on one connection, whose plans are made.
+pub(super) async fn ran(store: &PostgresStore, runs: &[JobRun]) -> Result<()> {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let duration_us = i64::try_from(run.duration.as_micros()).unwrap_or(i64::MAX);
+    let names: Vec<&str> = runs.iter().map(|run| run.job.as_str()).collect();
+    let durations_us: Vec<i64> =
+        runs.iter().map(|run| i64::try_from(run.duration.as_micros()).unwrap_or(i64::MAX)).collect();
+    let rows: Vec<i64> = runs.iter().map(|run| number(run.rows)).collect();
+    let backlogs: Vec<i64> = runs.iter().map(|run| number(run.backlog)).collect();
+    let errors: Vec<Option<&str>> = runs.iter().map(|run| run.error.as_deref()).collect();
     store
         .connections
         .query(
-            &format!("recording a run of job {}", run.job.as_str()),
-            &store.statements.maintenance_job_ran,
-            &[
-                &run.job.as_str(),
-                &duration_us,
-                &number(run.rows),
-                &number(run.backlog),
-                &run.error,
-                &store.clock.injected(),
-            ],
+            &format!("recording runs of the jobs {}", names.join(", ")),
+            &store.statements.maintenance_jobs_ran,
+            &[&names, &durations_us, &rows, &backlogs, &errors, &store.clock.injected()],
         )
         .await
         .map(drop)

@@ -68,7 +68,7 @@ impl Maintenance for PostgresStore {
         jobs::list(self).await
     }
 
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        jobs::ran(self, run).await
+    async fn jobs_ran(&self, runs: &[JobRun]) -> Result<()> {
+        jobs::ran(self, runs).await
     }
 }

@@ -93,8 +93,8 @@ impl Maintenance for SqliteStore {
         self.read(jobs::list).await
     }
 
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        let run = run.clone();
-        self.write(Kind::Consume, move |work| jobs::ran(work, &run)).await
+    async fn jobs_ran(&self, runs: &[JobRun]) -> Result<()> {
+        let runs = runs.to_vec();
+        self.write(Kind::Consume, move |work| runs.iter().try_for_each(|run| jobs::ran(work, run))).await
     }
 }

@@ -341,10 +341,10 @@ async fn jobs_add_up_and_an_error_stays_until_it_is_gone() {
         backlog: 7,
         error: error.map(str::to_owned),
     };
-    stage.store.job_ran(&run(Some("no disk"))).await.unwrap();
+    stage.store.jobs_ran(&[run(Some("no disk"))]).await.unwrap();
     let job = stage.store.jobs().await.unwrap().remove(0);
     assert_eq!((job.runs, job.failures, job.last_error.as_deref()), (1, 1, Some("no disk")));
-    stage.store.job_ran(&run(None)).await.unwrap();
+    stage.store.jobs_ran(&[run(None)]).await.unwrap();
     let job = stage.store.jobs().await.unwrap().remove(0);
     assert_eq!((job.runs, job.failures, job.rows, job.backlog, job.last_error), (2, 1, 10, 7, None));
     assert_eq!((job.last_run_at, job.last_duration), (stage.clock.now(), Duration::from_millis(3)));

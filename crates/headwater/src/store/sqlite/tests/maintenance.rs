@@ -203,9 +203,9 @@ async fn runs_of_jobs_add_up_and_a_failed_check_is_none() {
         backlog: 7,
         error: error.map(str::to_owned),
     };
-    scene.store.job_ran(&run(Job::MessageCleanup, Some("no"))).await.unwrap();
-    scene.store.job_ran(&run(Job::MessageCleanup, None)).await.unwrap();
-    scene.store.job_ran(&run(Job::DeadDetection, Some("no"))).await.unwrap();
+    scene.store.jobs_ran(&[run(Job::MessageCleanup, Some("no"))]).await.unwrap();
+    scene.store.jobs_ran(&[run(Job::MessageCleanup, None)]).await.unwrap();
+    scene.store.jobs_ran(&[run(Job::DeadDetection, Some("no"))]).await.unwrap();
     let jobs = scene.store.jobs().await.unwrap();
     assert_eq!(
         jobs.iter().map(|status| status.job).collect::<Vec<_>>(),
@@ -216,7 +216,7 @@ async fn runs_of_jobs_add_up_and_a_failed_check_is_none() {
     assert_eq!((cleanup.runs, cleanup.failures, cleanup.rows, cleanup.backlog), (2, 1, 10, 7));
     assert_eq!((cleanup.last_run_at, &cleanup.last_error), (scene.clock.now(), &None));
     assert_eq!(cleanup.last_duration, Duration::from_millis(3));
-    scene.store.job_ran(&run(Job::DeadDetection, None)).await.unwrap();
+    scene.store.jobs_ran(&[run(Job::DeadDetection, None)]).await.unwrap();
     scene.assert_sound().await;
     scene.store.probe().await.unwrap();
 }
