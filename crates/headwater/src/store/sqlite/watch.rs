@@ -14,7 +14,10 @@
 //!    keeps it from beginning. An earlier write belongs to a commit that the check sees, or to one that still waits
 //!    for the disk.
 //! 3. For such a commit, checks continue after a notice, at growing intervals: a commit that took some time to become
-//!    visible is found after at most another eighth of that time.
+//!    visible is found after at most another eighth of that time. Notices that are taken right after a commit of this
+//!    process are its own, or of commits that are visible, because no other process writes to the log while this one
+//!    holds the lock. Only a write in the moment between that commit and the taking has no other notice, so fewer checks
+//!    follow: its commit is found after at most as long again.
 //! 4. Notices are taken only while a consumer waits. If the notice of a commit was taken for an earlier waiter, rule
 //!    3 still applies; a commit that was visible before the waiter armed is found by the claim that the waiter makes
 //!    after arming.
@@ -94,6 +97,8 @@ pub(super) struct Watch {
     /// A notice came since the last check.
     noticed: bool,
     noticed_at: Instant,
+    /// The last notices were taken right after a commit of this process.
+    own: bool,
     beat_safety: Duration,
     /// `None` before the first check.
     data_version: Option<i64>,
@@ -126,6 +131,7 @@ impl Watch {
             hearing,
             noticed: false,
             noticed_at: now,
+            own: false,
             beat_safety: INTERVAL_SAFETY,
             data_version: None,
             looked_at: now,
@@ -167,7 +173,8 @@ impl Watch {
     fn interval(&self) -> Duration {
         if matches!(self.hearing, Hearing::Tells(_)) {
             let since_notice = self.looked_at.saturating_duration_since(self.noticed_at);
-            return (since_notice / 8).clamp(INTERVAL_BRISK, self.beat_safety);
+            let pause = if self.own { since_notice } else { since_notice / 8 };
+            return pause.clamp(INTERVAL_BRISK, self.beat_safety);
         }
         match self.changed_at.elapsed() {
             quiet if quiet < BRISK_FOR => INTERVAL_BRISK,
@@ -239,8 +246,16 @@ impl Watch {
         }
     }
 
-    /// Takes the pending notices. The first call starts them: before the check, so that no write falls in between.
-    fn listen(&mut self) {
+    /// Takes the notices of a commit of this process, which has just released the lock.
+    pub(super) fn committed(&mut self, hub: &Hub) {
+        if hub.waiting() > 0 && matches!(self.hearing, Hearing::Tells(_)) && self.listen() {
+            self.own = true;
+        }
+    }
+
+    /// Takes the pending notices; false if there are none. The first call starts them: before the check, so that no write
+    /// falls in between.
+    fn listen(&mut self) -> bool {
         if let Hearing::Untried(log) = &self.hearing {
             self.hearing = match Notices::of(log) {
                 Ok(notices) => Hearing::Tells(notices),
@@ -252,15 +267,16 @@ impl Watch {
             // Earlier writes left no notice, so a check is due.
             (self.noticed, self.noticed_at) = (true, Instant::now());
         }
-        let Hearing::Tells(notices) = &self.hearing else { return };
-        match notices.take() {
-            Ok(true) => (self.noticed, self.noticed_at) = (true, Instant::now()),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::debug!(%error, "write notices failed, polling instead");
-                self.hearing = Hearing::Silent;
-            }
+        let Hearing::Tells(notices) = &self.hearing else { return false };
+        let taken = notices.take().unwrap_or_else(|error| {
+            tracing::debug!(%error, "write notices failed, polling instead");
+            self.hearing = Hearing::Silent;
+            false
+        });
+        if taken {
+            (self.noticed, self.noticed_at, self.own) = (true, Instant::now(), false);
         }
+        taken
     }
 
     /// After a check found a commit that the check before did not see: stops using notices if none can have announced
@@ -345,6 +361,12 @@ impl Watch {
 
     pub(super) fn trusts_notices(&self) -> bool {
         matches!(self.hearing, Hearing::Tells(_))
+    }
+
+    /// The time from a check so long after the last notice to the next one.
+    pub(super) fn interval_after(&mut self, since_notice: Duration) -> Duration {
+        self.looked_at = self.noticed_at + since_notice;
+        self.interval()
     }
 
     pub(super) fn has_looked(&mut self) -> bool {

@@ -359,6 +359,7 @@ impl Writer {
         work.logs.flush(connection).map_err(Failure::Inside)?;
         let woken = std::mem::take(&mut work.woken);
         execute(connection, "COMMIT").map_err(Failure::Commit)?;
+        self.watch.committed(&self.hub);
         self.memory = memory.or(self.memory);
         self.confirm(synced).map_err(Failure::Doubtful)?;
         for topic in woken {

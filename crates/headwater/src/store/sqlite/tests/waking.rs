@@ -195,6 +195,30 @@ mod notices {
             assert!(watch.trusts_notices(), "round {round}");
         }
     }
+
+    #[tokio::test]
+    async fn few_checks_follow_a_commit_of_this_process() {
+        let place = Place::new();
+        let topic_id = subscribed(&place.open().await, "orders").await.topic.topic_id;
+        let (own, other) = (place.connect(), place.connect());
+        let version: i64 = own.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        assert!(version >= 0, "read once, so that the log exists");
+        let (hub, watched) = (Arc::new(Hub::default()), Arc::new(Watched::default()));
+        watched.add(&[topic_id]);
+        let mut watch = Watch::by_notice_only(&own, watched);
+        let _waiter = hub.arm(&[topic_id]);
+        let since = Duration::from_millis(80);
+        for _ in 0..2 {
+            other.execute(PUBLISH, []).unwrap();
+            assert!(watch.is_noticed());
+            assert_eq!(watch.interval_after(since), since / 8);
+            watch.committed(&hub);
+            assert_eq!(watch.interval_after(since), since / 8, "this process wrote nothing");
+            own.execute(PUBLISH, []).unwrap();
+            watch.committed(&hub);
+            assert_eq!(watch.interval_after(since), since);
+        }
+    }
 }
 
 /// Publishes a message and claims it for the group, in one commit of another process.
