@@ -352,8 +352,9 @@ impl ConsumerBuilder {
     /// itself.
     pub async fn run(self) -> Result<Running> {
         let (mut running, group) = self.build().await?;
-        running.feed.join(Arc::clone(&group));
-        running.runtime.serve(group);
+        running.runtime.serve(Arc::clone(&group));
+        running.runtime.introduced().await;
+        running.feed.join(group);
         running.is_served = true;
         Ok(running)
     }

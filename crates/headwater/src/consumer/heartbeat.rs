@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -51,6 +51,38 @@ impl HeartbeatRequest {
     }
 }
 
+/// Whether a process has tried to prove that it lives: by its first heartbeat and the call of `take_over` that follows. The feed
+/// of a group claims nothing before that. Of a process that is killed right after its first claim, the leases would
+/// otherwise end only when its heartbeats are missed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Introduced(Arc<watch::Sender<bool>>);
+
+impl Introduced {
+    /// The process begins to send heartbeats.
+    pub(super) fn begin(&self) {
+        self.0.send_replace(false);
+    }
+
+    /// Also after a failed attempt: the claims that follow get a lasting error too.
+    fn end(&self) {
+        self.0.send_if_modified(|ended| !std::mem::replace(ended, true));
+    }
+
+    /// Waits until the attempt is over; each of its calls is after [`HEARTBEAT_MAX`].
+    pub(super) async fn ended(&self) {
+        self.0.subscribe().wait_for(|ended| *ended).await.expect("the sender is held here");
+    }
+}
+
+/// However the heartbeats end, nothing waits for them any more.
+struct EndOnDrop(Introduced);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// How often an owner that is judged by its silence sends a heartbeat. It is also how often it checks others, so that a
 /// dead owner is detected within `silent_for` and one heartbeat. A quarter: with a half that would be 22 s by default.
 fn every(silent_for: Duration) -> Duration {
@@ -58,17 +90,18 @@ fn every(silent_for: Duration) -> Duration {
 }
 
 /// Sends heartbeats and checks other processes until the runtime is dropped or serves no group.
-pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
+pub(super) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>, introduced: Introduced) {
     let (watching, begun) = (Weak::clone(&runtime), Notify::new());
+    let introduced = EndOnDrop(introduced);
     tokio::select! {
-        () = send(runtime, silent_for, &begun) => {}
-        () = watch(watching, &begun) => {}
+        () = send(runtime, silent_for, &begun, &introduced.0) => {}
+        () = take_over(watching, &begun, &introduced.0) => {}
     }
 }
 
 /// Takes over from processes that have ended, beside the heartbeats: neither waits for the other. It starts right after
 /// the first heartbeat, because only a known owner can prove that it lives.
-async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
+async fn take_over(runtime: Weak<Runtime>, begun: &Notify, introduced: &Introduced) {
     begun.notified().await;
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
@@ -79,6 +112,7 @@ async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
             // Heartbeats get a lasting error too, and report it.
             Err(error) => tracing::debug!(%error, "proof of life not renewed, retrying"),
         }
+        introduced.end();
         drop(alive);
         tokio::time::sleep(WATCH_EVERY).await;
     }
@@ -87,7 +121,7 @@ async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
 /// Sends heartbeats until the runtime is dropped or serves no group, on the thread for leases: blocked handlers silence
 /// no process. Only heartbeats are sent from here; reads that follow them run on the program's runtime, and nothing
 /// waits for those.
-async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify) {
+async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify, introduced: &Introduced) {
     let mut heartbeats = Heartbeats::new(silent_for);
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
@@ -96,6 +130,8 @@ async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Noti
             sent = heartbeats.send(&alive).await;
             if heartbeats.in_touch_since.is_some() && silent_for.is_some() {
                 begun.notify_one();
+            } else {
+                introduced.end();
             }
         }
         // Handlers of a dropped consumer continue, and so do heartbeats.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::heartbeat::{HEARTBEAT_MAX, HeartbeatRequest, in_time};
+use super::heartbeat::{HEARTBEAT_MAX, HeartbeatRequest, Introduced, in_time};
 use super::idle::Idle;
 use super::reported::ReportedActivity;
 use super::settler::Settler;
@@ -51,6 +51,7 @@ pub(crate) struct Runtime {
     pub(super) home: Handle,
     keeper: JoinHandle<()>,
     heartbeats: Mutex<Option<JoinHandle<()>>>,
+    introduced: Introduced,
     /// What was reported of the groups.
     reported: ReportedActivity,
     /// Requests a heartbeat out of turn.
@@ -87,6 +88,7 @@ impl Runtime {
             thread,
             home: Handle::current(),
             heartbeats: Mutex::default(),
+            introduced: Introduced::default(),
             reported: ReportedActivity::default(),
             request: Arc::default(),
             maintenance,
@@ -126,8 +128,10 @@ impl Runtime {
             self.request.now();
         } else {
             // It starts with every group in the list.
-            let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
-            let run = move || heartbeat::run(Weak::clone(&this), silent_for);
+            let (this, silent_for, introduced) =
+                (Weak::clone(&self.this), self.silent_for, self.introduced.clone());
+            introduced.begin();
+            let run = move || heartbeat::run(Weak::clone(&this), silent_for, introduced.clone());
             *heartbeats = Some(self.thread.spawn_watched("heartbeat", run));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
@@ -135,6 +139,11 @@ impl Runtime {
             let maintenance = Maintenance::new(Arc::clone(&self.store) as _).settings(settings);
             *maintaining = Some(maintenance.start());
         }
+    }
+
+    /// Waits until the owner of a group that is served has tried to prove that it lives.
+    pub(crate) async fn introduced(&self) {
+        self.introduced.ended().await;
     }
 
     /// Serves a group no more. The last one also departs from the store, if no lease is held.

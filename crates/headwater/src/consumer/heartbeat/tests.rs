@@ -1,12 +1,13 @@
 //! How groups of a process learn the state of their subscriptions: the effect of a signal, and of silence.
 
 use super::*;
+use crate::Headwater;
 use crate::consumer::member::Members;
 use crate::consumer::runtime::SILENT_FOR;
 use crate::consumer::tests::still::Still;
 use crate::consumer::tests::{Scene, plain};
 use crate::lease_thread::LeaseThread;
-use crate::message::Offset;
+use crate::message::{Message, NewMessage, Offset};
 use crate::observe::metrics::Registry;
 use crate::settle::RetryPolicy;
 use crate::store::Store;
@@ -190,6 +191,35 @@ async fn ended_processes_are_found_twice_a_second_and_nothing_waits_for_it() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(store.count("take_over") > calls + 5, "a call that hangs is abandoned");
     assert!(store.longest_without("heartbeat") < Duration::from_secs(4));
+}
+
+/// Runs a consumer over the store; returns the calls until it runs, and how many claims follow in a second.
+async fn started(store: &Arc<Still>) -> (Vec<&'static str>, usize) {
+    let headwater = Headwater::in_memory().await.unwrap();
+    headwater.producer("orders").send(NewMessage::new("x")).await.unwrap();
+    headwater.set_runtime(runtime(store));
+    let handler = |_: Message, _| async { Ok(()) };
+    let running = headwater.consumer("orders", "email").member("one", handler).run().await.unwrap();
+    let before = store.asked.lock().unwrap().iter().map(|(_, verb)| *verb).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    running.shutdown(Duration::ZERO).await.unwrap();
+    (before, store.count("claim"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_before_the_process_has_tried_to_prove_that_it_lives() {
+    let store = Arc::new(Still::default());
+    store.slow.lock().unwrap().insert("take_over", Duration::from_secs(1));
+    let (before, claims) = started(&store).await;
+    assert!(before.contains(&"take_over") && !before.contains(&"claim"), "{before:?}");
+    assert!(claims > 0);
+    for hanging in ["heartbeat", "take_over"] {
+        let store = Arc::new(Still::default());
+        store.mute.lock().unwrap().insert(hanging);
+        let (before, claims) = started(&store).await;
+        assert!(before.contains(&hanging) && !before.contains(&"claim"), "{before:?}");
+        assert!(claims > 0, "{hanging} is abandoned");
+    }
 }
 
 #[tokio::test(start_paused = true)]
