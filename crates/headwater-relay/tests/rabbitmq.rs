@@ -214,7 +214,7 @@ async fn what_does_not_fit_amqp_is_refused_alone() {
 /// How far the load is, in batches.
 struct Load {
     sent: AtomicUsize,
-    /// Calls whose end is unknown.
+    /// Calls that have delivered none or not all of their batch, as far as is known.
     unknown: AtomicUsize,
     /// How many batches may be sent.
     allowed: AtomicUsize,
@@ -230,17 +230,17 @@ async fn send_all(sink: RabbitMqSink, load: &Load) {
         }
         let records: Vec<_> = (0..BATCH).map(|n| record(batch * BATCH + n, "load")).collect();
         loop {
+            // A broker that is stopping still answers, and has no queue any more: for the whole batch, or for the rest of it.
             match sink.deliver(&records).await {
+                Ok(delivered) if delivered.iter().all(|one| *one == Delivery::Delivered) => break,
                 Ok(delivered) => {
-                    assert_eq!(delivered, vec![Delivery::Delivered; BATCH]);
-                    break;
+                    let is_refused = |one: &Delivery| matches!(one, Delivery::Refused { .. });
+                    assert!(!delivered.iter().any(is_refused), "{delivered:?}");
                 }
-                Err(SinkError::Unavailable(_)) => {
-                    load.unknown.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Err(error) => panic!("{error}"),
+                Err(SinkError::Unavailable(_) | SinkError::Misconfigured(_)) => {}
             }
+            load.unknown.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         load.sent.store(batch + 1, Ordering::Relaxed);
     }
@@ -284,5 +284,5 @@ async fn everything_arrives_although_the_broker_is_killed_under_load() {
     }
     assert_eq!(arrived.len(), BATCHES * BATCH, "each arrived");
     let twice: usize = arrived.values().map(|times| times - 1).sum();
-    assert!(twice <= unknown * BATCH, "{twice} twice, {unknown} batches with an unknown end");
+    assert!(twice <= unknown * BATCH, "{twice} twice, {unknown} batches sent again");
 }
