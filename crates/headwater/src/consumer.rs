@@ -348,8 +348,7 @@ impl ConsumerBuilder {
         Ok(Consumer::new(thread, store, owner, subscription, batch, settings, metrics).inside(gate))
     }
 
-    /// Subscribes the group if it is new, and serves it from now on: it claims, sends heartbeats, retries and acks by
-    /// itself.
+    /// Subscribes the group if it is new, and serves it from now on: with claims, heartbeats, retries and acks.
     pub async fn run(self) -> Result<Running> {
         let (mut running, group) = self.build().await?;
         running.runtime.serve(Arc::clone(&group));
