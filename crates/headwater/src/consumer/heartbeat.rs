@@ -68,7 +68,7 @@ impl Introduced {
         self.0.send_if_modified(|ended| !std::mem::replace(ended, true));
     }
 
-    /// Waits until the attempt is over; each of its calls is after [`HEARTBEAT_MAX`].
+    /// Waits until the attempt is over. Each of its calls ends within [`HEARTBEAT_MAX`].
     pub(super) async fn ended(&self) {
         self.0.subscribe().wait_for(|ended| *ended).await.expect("the sender is held here");
     }
