@@ -337,12 +337,13 @@ statements! {
     maintenance_resign: "SELECT {schema}.resign($1)",
     maintenance_jobs: "SELECT job, runs, failures, rows, backlog, last_run_at, duration_us, last_error FROM {schema}.jobs()",
     // Job, duration in us, rows, backlog, error, injected time.
-    // By job: two processes that record several runs lock the rows in one order.
+    // By job: two processes that record several runs lock the rows in one order. Detection of dead groups first: its row is locked
+    // while it runs (detect_dead), and a session that waits for it holds no row of another job then.
     maintenance_jobs_ran: "
         SELECT {schema}.job_ran(r.job, r.duration_us, r.rows, r.backlog, r.error, $6::timestamptz)
         FROM (SELECT u.* FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[])
                                   AS u (job, duration_us, rows, backlog, error)
-              ORDER BY u.job OFFSET 0) r",
+              ORDER BY u.job <> 'dead_detection', u.job OFFSET 0) r",
     maintenance_probe: maintenance.probe,
     topic_survey: topic.survey,
     maintenance_advance: maintenance.advance,

@@ -351,3 +351,25 @@ async fn jobs_add_up_and_an_error_stays_until_it_is_gone() {
     stage.store.probe().await.unwrap();
     stage.strike().await;
 }
+
+/// Dead detection holds the row of its job while it runs.
+#[tokio::test]
+async fn runs_that_wait_for_dead_detection_hold_no_row_of_another_job() {
+    use crate::maintenance::{Job, JobRun};
+    let Some(stage) = Stage::set("message_retention_ms = 0").await else { return };
+    let run = |job| JobRun { job, duration: Duration::ZERO, rows: 1, backlog: 0, error: None };
+    stage.store.jobs_ran(&Job::ALL.map(run)).await.unwrap();
+    stage.run("BEGIN; SELECT FROM {schema}.job WHERE job = 'dead_detection' FOR UPDATE").await;
+    let store = Arc::clone(&stage.store);
+    let all = tokio::spawn(async move { store.jobs_ran(&Job::ALL.map(run)).await });
+    until_waiting(&stage).await;
+    for job in Job::ALL.into_iter().filter(|job| *job != Job::DeadDetection) {
+        let recorded = tokio::time::timeout(SOON, stage.store.jobs_ran(&[run(job)])).await;
+        recorded.unwrap_or_else(|_| panic!("{job:?} waits for dead detection")).unwrap();
+    }
+    stage.run("COMMIT").await;
+    all.await.unwrap().unwrap();
+    let runs = |job: &crate::maintenance::JobStatus| job.runs == 2 + u64::from(job.job != Job::DeadDetection);
+    assert!(stage.store.jobs().await.unwrap().iter().all(runs));
+    stage.strike().await;
+}
