@@ -51,35 +51,29 @@ impl HeartbeatRequest {
     }
 }
 
-/// Whether a process has tried to prove that it lives: by its first heartbeat and the call of `take_over` that follows. The feed
-/// of a group claims nothing before that. Of a process that is killed right after its first claim, the leases would
-/// otherwise end only when its heartbeats are missed.
-#[derive(Clone, Debug, Default)]
+/// Tells consumers that a process has tried to prove that it lives: by its first heartbeat and the call of `take_over` that
+/// follows. The feed of a group claims nothing before that. Of a process that is killed right after its first claim, the
+/// leases would otherwise end only when its heartbeats are missed. However the heartbeats end, also before their task ran,
+/// this is dropped, and nothing waits any more.
+#[derive(Clone, Debug)]
 pub(super) struct Introduced(Arc<watch::Sender<bool>>);
 
 impl Introduced {
-    /// The process begins to send heartbeats.
-    pub(super) fn begin(&self) {
-        self.0.send_replace(false);
+    /// For one task of heartbeats, with what consumers wait for. Each of its calls ends within [`HEARTBEAT_MAX`].
+    pub(super) fn new() -> (Self, watch::Receiver<bool>) {
+        let (tried, waits) = watch::channel(false);
+        (Introduced(Arc::new(tried)), waits)
     }
 
     /// Also after a failed attempt: the claims that follow get a lasting error too.
     fn end(&self) {
-        self.0.send_if_modified(|ended| !std::mem::replace(ended, true));
-    }
-
-    /// Waits until the attempt is over. Each of its calls ends within [`HEARTBEAT_MAX`].
-    pub(super) async fn ended(&self) {
-        self.0.subscribe().wait_for(|ended| *ended).await.expect("the sender is held here");
+        self.0.send_if_modified(|tried| !std::mem::replace(tried, true));
     }
 }
 
-/// However the heartbeats end, nothing waits for them any more.
-struct EndOnDrop(Introduced);
-
-impl Drop for EndOnDrop {
+impl Drop for Introduced {
     fn drop(&mut self) {
-        self.0.end();
+        self.end();
     }
 }
 
@@ -89,13 +83,19 @@ fn every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
-/// Sends heartbeats and checks other processes until the runtime is dropped or serves no group.
-pub(super) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>, introduced: Introduced) {
+/// Sends heartbeats and checks other processes until the runtime is dropped or serves no group. It begins when no departure
+/// is under way: that would remove the owner's row and its proof again.
+pub(super) async fn run(
+    runtime: Weak<Runtime>,
+    silent_for: Option<Duration>,
+    introduced: Introduced,
+    departing: Arc<tokio::sync::Mutex<()>>,
+) {
+    drop(departing.lock().await);
     let (watching, begun) = (Weak::clone(&runtime), Notify::new());
-    let introduced = EndOnDrop(introduced);
     tokio::select! {
-        () = send(runtime, silent_for, &begun, &introduced.0) => {}
-        () = take_over(watching, &begun, &introduced.0) => {}
+        () = send(runtime, silent_for, &begun, &introduced) => {}
+        () = take_over(watching, &begun, &introduced) => {}
     }
 }
 

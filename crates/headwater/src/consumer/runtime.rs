@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -51,7 +52,10 @@ pub(crate) struct Runtime {
     pub(super) home: Handle,
     keeper: JoinHandle<()>,
     heartbeats: Mutex<Option<JoinHandle<()>>>,
-    introduced: Introduced,
+    /// Of the latest task of heartbeats: whether it has tried to prove that the process lives.
+    introduced: Mutex<watch::Receiver<bool>>,
+    /// Held while the last consumer departs: the heartbeats of a consumer that starts meanwhile begin afterwards.
+    departing: Arc<tokio::sync::Mutex<()>>,
     /// What was reported of the groups.
     reported: ReportedActivity,
     /// Requests a heartbeat out of turn.
@@ -88,7 +92,8 @@ impl Runtime {
             thread,
             home: Handle::current(),
             heartbeats: Mutex::default(),
-            introduced: Introduced::default(),
+            introduced: Mutex::new(watch::channel(true).1),
+            departing: Arc::default(),
             reported: ReportedActivity::default(),
             request: Arc::default(),
             maintenance,
@@ -128,10 +133,13 @@ impl Runtime {
             self.request.now();
         } else {
             // It starts with every group in the list.
-            let (this, silent_for, introduced) =
-                (Weak::clone(&self.this), self.silent_for, self.introduced.clone());
-            introduced.begin();
-            let run = move || heartbeat::run(Weak::clone(&this), silent_for, introduced.clone());
+            let (this, silent_for, departing) =
+                (Weak::clone(&self.this), self.silent_for, Arc::clone(&self.departing));
+            let (introduced, tried) = Introduced::new();
+            *self.introduced.lock().expect("no panic while held") = tried;
+            let run = move || {
+                heartbeat::run(Weak::clone(&this), silent_for, introduced.clone(), Arc::clone(&departing))
+            };
             *heartbeats = Some(self.thread.spawn_watched("heartbeat", run));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
@@ -143,34 +151,40 @@ impl Runtime {
 
     /// Waits until the owner of a group that is served has tried to prove that it lives.
     pub(crate) async fn introduced(&self) {
-        self.introduced.ended().await;
+        let mut tried = self.introduced.lock().expect("no panic while held").clone();
+        // Without a sender the heartbeats have ended.
+        let _ = tried.wait_for(|tried| *tried).await;
     }
 
     /// Serves a group no more. The last one also departs from the store, if no lease is held.
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.remove_group(group);
+        let departing = self.departing.lock().await;
         let ends = {
             let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
             let last = self.groups().is_empty() && self.settler.is_idle();
             last.then(|| (heartbeats.take(), self.take_maintaining()))
         };
-        if let Some((heartbeats, maintaining)) = ends {
-            if let Some(maintaining) = maintaining {
-                // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
-                // longer.
-                let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
-            }
-            if let Some(heartbeats) = heartbeats {
-                heartbeats.abort();
-                // Awaited, so that no heartbeat follows the departure.
-                let _ = heartbeats.await;
-            }
+        let Some((heartbeats, maintaining)) = ends else {
+            drop(departing);
             if clean {
                 self.report_last(group).await;
-                self.depart().await;
             }
-        } else if clean {
+            return;
+        };
+        if let Some(maintaining) = maintaining {
+            // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
+            // longer.
+            let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
+        }
+        if let Some(heartbeats) = heartbeats {
+            heartbeats.abort();
+            // Awaited, so that no heartbeat follows the departure.
+            let _ = heartbeats.await;
+        }
+        if clean {
             self.report_last(group).await;
+            self.depart().await;
         }
     }
 

@@ -223,6 +223,38 @@ async fn nothing_is_claimed_before_the_process_has_tried_to_prove_that_it_lives(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_does_not_wait_for_heartbeats_that_end_before_they_begin() {
+    let store = Arc::new(Still::default());
+    let (runtime, group) = process(&store);
+    runtime.dismiss(&group, false).await;
+    assert_eq!(store.count("heartbeat"), 0, "the task did not run");
+    tokio::time::timeout(Duration::from_secs(60), runtime.introduced()).await.expect("nothing to wait for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_departure_removes_no_owner_that_serves_again() {
+    let store = Arc::new(Still::default());
+    let (runtime, first) = process(&store);
+    runtime.introduced().await;
+    let slow = |verb, seconds| store.slow.lock().unwrap().insert(verb, Duration::from_secs(seconds));
+    slow("depart", 4);
+    let departure = tokio::spawn({
+        let (runtime, first) = (Arc::clone(&runtime), Arc::clone(&first));
+        async move { runtime.dismiss(&first, true).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.count("depart"), 1, "it is under way");
+    let (heartbeats, proofs) = (store.count("heartbeat"), store.count("take_over"));
+    runtime.serve(group_of(&store, &runtime, &Registry::default()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let sent = (store.count("heartbeat"), store.count("take_over"));
+    assert_eq!(sent, (heartbeats, proofs), "the departure would remove what they store");
+    departure.await.unwrap();
+    runtime.introduced().await;
+    assert!(store.count("heartbeat") > heartbeats && store.count("take_over") > proofs);
+}
+
+#[tokio::test(start_paused = true)]
 async fn activity_is_reported_to_the_end_and_once() {
     let (store, registry) = (Arc::new(Still::default()), Registry::default());
     let runtime = runtime(&store);
