@@ -18,26 +18,33 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- The watermark: everything at or below is done for every subscription that counts. Without one it stays: messages published since
--- are above it, and so are those that dead groups have not done. In the caller's snapshot because the function is STABLE.
+-- are above it, and so are those that dead groups have not done. In the caller's snapshot because the function is STABLE. In PL/pgSQL,
+-- which keeps the plan: a function in SQL with settings of its own is planned by each statement that calls it.
 CREATE OR REPLACE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT least(h.head, coalesce(min(f.floor) FILTER (WHERE f.counts), least(e.zero_from - 1, min(f.floor))))
-    FROM {schema}.head h
-    JOIN {schema}.topic_range e ON e.topic_id = h.topic_id
-    LEFT JOIN (SELECT s.topic_id, {schema}.counts(s.state, t.semantics) AS counts, {schema}.floor_of(s.subscription_id) AS floor
-               FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
-               WHERE s.topic_id = p_topic_id AND s.state <> 'cancelled') f ON f.topic_id = h.topic_id
-    WHERE h.topic_id = p_topic_id
-    GROUP BY h.head, e.zero_from
-$$;
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    RETURN (
+        SELECT least(h.head, coalesce(min(f.floor) FILTER (WHERE f.counts), least(e.zero_from - 1, min(f.floor))))
+        FROM {schema}.head h
+        JOIN {schema}.topic_range e ON e.topic_id = h.topic_id
+        LEFT JOIN (SELECT s.topic_id, {schema}.counts(s.state, t.semantics) AS counts, {schema}.floor_of(s.subscription_id) AS floor
+                   FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+                   WHERE s.topic_id = p_topic_id AND s.state <> 'cancelled') f ON f.topic_id = h.topic_id
+        WHERE h.topic_id = p_topic_id
+        GROUP BY h.head, e.zero_from);
+END $$;
 
--- The progress of all subscriptions of a topic, by id, in the caller's snapshot because the function is STABLE.
+-- The progress of all subscriptions of a topic, by id, in the caller's snapshot because the function is STABLE. In PL/pgSQL as watermark_of.
 CREATE OR REPLACE FUNCTION {schema}.progress_list(p_topic_id integer) RETURNS SETOF {schema}.progress
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT p.subscription_id, p.group_name, p.state, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
-           p.applied, p.counts
-    FROM {schema}.current_progress p WHERE p.topic_id = p_topic_id ORDER BY p.subscription_id
-$$;
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY
+        SELECT p.subscription_id, p.group_name, p.state, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
+               p.applied, p.counts
+        FROM {schema}.current_progress p WHERE p.topic_id = p_topic_id ORDER BY p.subscription_id;
+END $$;
 
 -- The progress of one subscription.
 CREATE OR REPLACE FUNCTION {schema}.progress_of(p_subscription_id integer) RETURNS SETOF {schema}.progress
