@@ -59,7 +59,8 @@ impl HeartbeatRequest {
 pub(super) struct Introduced(Arc<watch::Sender<bool>>);
 
 impl Introduced {
-    /// For one task of heartbeats, with what consumers wait for. Each of its calls ends within [`HEARTBEAT_MAX`].
+    /// For one task of heartbeats, with what consumers wait for. Each of its calls ends within [`HEARTBEAT_MAX`], and a departure before
+    /// them within the time-out of its statement.
     pub(super) fn new() -> (Self, watch::Receiver<bool>) {
         let (tried, waits) = watch::channel(false);
         (Introduced(Arc::new(tried)), waits)

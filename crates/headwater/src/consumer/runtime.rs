@@ -159,7 +159,7 @@ impl Runtime {
     /// Serves a group no more. The last one also departs from the store, if no lease is held.
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.remove_group(group);
-        let departing = self.departing.lock().await;
+        let departing = Arc::clone(&self.departing).lock_owned().await;
         let ends = {
             let mut heartbeats = self.heartbeats.lock().expect("no panic while held");
             let last = self.groups().is_empty() && self.settler.is_idle();
@@ -172,20 +172,30 @@ impl Runtime {
             }
             return;
         };
-        if let Some(maintaining) = maintaining {
-            // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
-            // longer.
-            let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
-        }
-        if let Some(heartbeats) = heartbeats {
+        if let Some(heartbeats) = &heartbeats {
             heartbeats.abort();
-            // Awaited, so that no heartbeat follows the departure.
-            let _ = heartbeats.await;
         }
-        if clean {
-            self.report_last(group).await;
-            self.depart().await;
-        }
+        let this = self.this.upgrade().expect("the caller holds it");
+        let group = Arc::clone(group);
+        // To its end, also if the caller is cancelled: a departure that is stored later would remove the owner of a consumer that
+        // has started since.
+        let leaving = self.home.spawn(async move {
+            if let Some(maintaining) = maintaining {
+                // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
+                // longer.
+                let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
+            }
+            if let Some(heartbeats) = heartbeats {
+                // No heartbeat follows the departure.
+                let _ = heartbeats.await;
+            }
+            if clean {
+                this.report_last(&group).await;
+                this.depart().await;
+            }
+            drop(departing);
+        });
+        let _ = leaving.await;
     }
 
     /// Reports what a group has done since the last heartbeat, as no other heartbeat follows.

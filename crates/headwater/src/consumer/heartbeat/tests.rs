@@ -233,25 +233,28 @@ async fn a_start_does_not_wait_for_heartbeats_that_end_before_they_begin() {
 
 #[tokio::test(start_paused = true)]
 async fn a_departure_removes_no_owner_that_serves_again() {
-    let store = Arc::new(Still::default());
-    let (runtime, first) = process(&store);
-    runtime.introduced().await;
-    let slow = |verb, seconds| store.slow.lock().unwrap().insert(verb, Duration::from_secs(seconds));
-    slow("depart", 4);
-    let departure = tokio::spawn({
-        let (runtime, first) = (Arc::clone(&runtime), Arc::clone(&first));
-        async move { runtime.dismiss(&first, true).await }
-    });
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.count("depart"), 1, "it is under way");
-    let (heartbeats, proofs) = (store.count("heartbeat"), store.count("take_over"));
-    runtime.serve(group_of(&store, &runtime, &Registry::default()));
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let sent = (store.count("heartbeat"), store.count("take_over"));
-    assert_eq!(sent, (heartbeats, proofs), "the departure would remove what they store");
-    departure.await.unwrap();
-    runtime.introduced().await;
-    assert!(store.count("heartbeat") > heartbeats && store.count("take_over") > proofs);
+    for cancelled in [false, true] {
+        let store = Arc::new(Still::default());
+        let (runtime, first) = process(&store);
+        runtime.introduced().await;
+        store.slow.lock().unwrap().insert("depart", Duration::from_secs(4));
+        let departure = tokio::spawn({
+            let (runtime, first) = (Arc::clone(&runtime), Arc::clone(&first));
+            async move { runtime.dismiss(&first, true).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(store.count("depart"), 1, "it is under way");
+        if cancelled {
+            departure.abort();
+        }
+        let sent = || (store.count("heartbeat"), store.count("take_over"));
+        let before = sent();
+        runtime.serve(group_of(&store, &runtime, &Registry::default()));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(sent(), before, "the departure would remove what they store");
+        runtime.introduced().await;
+        assert!(store.count("heartbeat") > before.0 && store.count("take_over") > before.1);
+    }
 }
 
 #[tokio::test(start_paused = true)]
